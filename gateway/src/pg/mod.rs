@@ -1,0 +1,3 @@
+//! pg
+pub mod copytext;
+pub mod pgoutput;
