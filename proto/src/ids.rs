@@ -11,31 +11,45 @@ pub struct Lsn(pub u64);
 
 /// Start of a transaction's commit record (pgoutput `Begin.final_lsn`). Copies compare this, strictly below
 /// their snapshot's position; it is never acknowledged as done. Does not compare with [`EndLsn`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub struct FinalLsn(pub Lsn);
 
 /// End of a transaction's commit record (pgoutput `Commit.end_lsn`). Acknowledgements and cursors use this.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub struct EndLsn(pub Lsn);
 
 /// Number of a frame in its generation: the first frame is 1, there are no gaps. 0 means "before the first".
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub struct Seq(pub u64);
 
 /// Number of a log object in its generation: the first is 1, there are no gaps.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub struct SegmentNo(pub u64);
 
 /// Number of a takeover: each walsender session of a gateway has its own, and it only rises.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub struct Epoch(pub u64);
 
 /// Timeline of a Postgres cluster.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub struct Timeline(pub u32);
 
 /// Object id of a Postgres relation or type.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub struct Oid(pub u32);
 
 /// Identity of a generation: a ULID, 26 characters, upper case.
@@ -70,7 +84,11 @@ pub struct ParseError {
 
 impl ParseError {
     fn new(what: &'static str, text: &str, expected: &'static str) -> Self {
-        Self { what, text: text.to_owned(), expected }
+        Self {
+            what,
+            text: text.to_owned(),
+            expected,
+        }
     }
 }
 
@@ -94,7 +112,9 @@ impl FromStr for Lsn {
         let bad = || ParseError::new("LSN", text, "expected hex/hex, such as 0/16B3748");
         let (high, low) = text.split_once('/').ok_or_else(bad)?;
         let half = |part: &str| match part.len() {
-            1..=8 if part.bytes().all(|b| b.is_ascii_hexdigit()) => u32::from_str_radix(part, 16).ok(),
+            1..=8 if part.bytes().all(|b| b.is_ascii_hexdigit()) => {
+                u32::from_str_radix(part, 16).ok()
+            }
             _ => None,
         };
         match (half(high), half(low)) {
@@ -112,7 +132,9 @@ impl Serialize for Lsn {
 
 impl<'de> Deserialize<'de> for Lsn {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+        String::deserialize(deserializer)?
+            .parse()
+            .map_err(serde::de::Error::custom)
     }
 }
 
@@ -125,7 +147,9 @@ macro_rules! display_inner {
         }
     )*};
 }
-display_inner!(FinalLsn, EndLsn, Seq, SegmentNo, Epoch, Timeline, Oid, Generation, SourceName);
+display_inner!(
+    FinalLsn, EndLsn, Seq, SegmentNo, Epoch, Timeline, Oid, Generation, SourceName
+);
 
 impl Seq {
     /// The frame after this one.
@@ -178,7 +202,9 @@ impl Serialize for Generation {
 
 impl<'de> Deserialize<'de> for Generation {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+        String::deserialize(deserializer)?
+            .parse()
+            .map_err(serde::de::Error::custom)
     }
 }
 
@@ -190,7 +216,11 @@ impl SourceName {
 
     /// Name of the generation's replication slot: `rindle_<name, - as _>_<16 characters>`.
     pub fn slot_name(&self, generation: Generation) -> String {
-        format!("rindle_{}_{}", self.0.replace('-', "_"), generation.slot_suffix())
+        format!(
+            "rindle_{}_{}",
+            self.0.replace('-', "_"),
+            generation.slot_suffix()
+        )
     }
 }
 
@@ -199,10 +229,16 @@ impl FromStr for SourceName {
 
     fn from_str(text: &str) -> Result<Self, ParseError> {
         let valid = (1..=32).contains(&text.len())
-            && text.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-'));
+            && text
+                .bytes()
+                .all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-'));
         match valid {
             true => Ok(Self(text.to_owned())),
-            false => Err(ParseError::new("source name", text, "expected 1 to 32 characters of [a-z0-9-]")),
+            false => Err(ParseError::new(
+                "source name",
+                text,
+                "expected 1 to 32 characters of [a-z0-9-]",
+            )),
         }
     }
 }
@@ -215,7 +251,9 @@ impl Serialize for SourceName {
 
 impl<'de> Deserialize<'de> for SourceName {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+        String::deserialize(deserializer)?
+            .parse()
+            .map_err(serde::de::Error::custom)
     }
 }
 
@@ -262,7 +300,9 @@ impl Serialize for Digest {
 
 impl<'de> Deserialize<'de> for Digest {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+        String::deserialize(deserializer)?
+            .parse()
+            .map_err(serde::de::Error::custom)
     }
 }
 
@@ -272,7 +312,11 @@ mod tests {
 
     #[test]
     fn lsn_prints_as_postgres_does_and_parses_back() {
-        for (value, text) in [(0, "0/0"), (0x16_0000_00AB, "16/AB"), (u64::MAX, "FFFFFFFF/FFFFFFFF")] {
+        for (value, text) in [
+            (0, "0/0"),
+            (0x16_0000_00AB, "16/AB"),
+            (u64::MAX, "FFFFFFFF/FFFFFFFF"),
+        ] {
             assert_eq!(Lsn(value).to_string(), text);
             assert_eq!(text.parse::<Lsn>().unwrap(), Lsn(value));
         }
@@ -285,14 +329,20 @@ mod tests {
     fn slot_name_is_that_of_the_contract() {
         let source: SourceName = "my-app".parse().unwrap();
         let generation: Generation = "01ARZ3NDEKTSV4RRFFQ69G5FAV".parse().unwrap();
-        assert_eq!(source.slot_name(generation), "rindle_my_app_tsv4rrffq69g5fav");
+        assert_eq!(
+            source.slot_name(generation),
+            "rindle_my_app_tsv4rrffq69g5fav"
+        );
         assert!("My".parse::<SourceName>().is_err());
         assert!("".parse::<SourceName>().is_err());
     }
 
     #[test]
     fn digest_refuses_other_lengths() {
-        assert_eq!(Digest([7; 32]).to_hex().parse::<Digest>().unwrap(), Digest([7; 32]));
+        assert_eq!(
+            Digest([7; 32]).to_hex().parse::<Digest>().unwrap(),
+            Digest([7; 32])
+        );
         assert!("00".parse::<Digest>().is_err());
     }
 }
