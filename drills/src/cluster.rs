@@ -1,1 +1,292 @@
-//! placeholder
+//! A source with everything behind it: Postgres, an archive folder, a gateway, followers, a producer. The files that the
+//! programs are configured with are written here, as a user would write them.
+//!
+//! A marker table is published with the tables of a drill. Its newest row in a mirror says that everything committed
+//! before it must be there too, so that comparing needs no second try.
+
+use std::{path::PathBuf, time::Duration};
+
+use anyhow::{Context, Result};
+use rusqlite::{Connection, OpenFlags};
+use serde_json::{Value, json};
+
+use crate::{
+    oracle::{self, Report},
+    postgres::{Server, Session, free_port, quote_name},
+    program::{self, Outcome, Program, Start},
+    run_dir::RunDir,
+    wait,
+};
+
+/// Published with every drill's tables; holds the drill's marks.
+pub const MARKER: &str = "drill_marker";
+
+/// Long enough for a first copy on a busy machine.
+pub const CATCHES_UP_WITHIN: Duration = Duration::from_secs(90);
+const COMMAND_WITHIN: Duration = Duration::from_secs(120);
+
+/// One source and its programs; everything ends with the value.
+#[derive(Debug)]
+pub struct Cluster {
+    pub dir: RunDir,
+    pub source: String,
+    pub database: String,
+    pub publication: String,
+    /// A session for the drill's own SQL, with pinned settings.
+    pub session: Session,
+    pub gateway: Option<Program>,
+    pub followers: Vec<Follower>,
+    /// Keys that replace or join those of gateway.json; `null` takes one out.
+    pub gateway_config: Value,
+    /// The same for rindled.json.
+    pub follower_config: Value,
+    pub gateway_env: Vec<(String, String)>,
+    pg_port: u16,
+    grpc_port: u16,
+    http_port: u16,
+    marks: i64,
+}
+
+#[derive(Debug)]
+pub struct Follower {
+    pub db: PathBuf,
+    pub program: Option<Program>,
+    start: Start,
+}
+
+impl Cluster {
+    /// A source in a database that exists. Nothing of ours runs yet.
+    pub async fn new(server: &Server, database: &str, source: &str) -> Result<Self> {
+        let dir = RunDir::new(source)?;
+        std::fs::create_dir(dir.join("archive"))?;
+        Ok(Self {
+            source: source.to_owned(),
+            database: database.to_owned(),
+            publication: format!("rindle_{source}"),
+            session: server.session(database).await?,
+            gateway: None,
+            followers: Vec::new(),
+            gateway_config: json!({}),
+            follower_config: json!({}),
+            gateway_env: Vec::new(),
+            pg_port: server.port(),
+            grpc_port: free_port()?,
+            http_port: free_port()?,
+            marks: 0,
+            dir,
+        })
+    }
+
+    pub fn archive(&self) -> PathBuf {
+        self.dir.join("archive")
+    }
+
+    /// Makes the marker table; an existing publication gets it as one more table, unless it has every table.
+    pub async fn add_marker(&self, publication: Option<&str>) -> Result<()> {
+        self.session.run(&format!("create table if not exists {MARKER}(n bigint primary key)")).await?;
+        let Some(publication) = publication else { return Ok(()) };
+        let has = format!(
+            "select count(*) from pg_publication_tables where pubname = '{publication}' and tablename = '{MARKER}'"
+        );
+        if self.session.text(&has).await? == "0" {
+            let publication = quote_name(publication);
+            self.session.run(&format!("alter publication {publication} add table {MARKER}")).await?;
+        }
+        Ok(())
+    }
+
+    /// `rindle pg prepare` for these tables and the marker.
+    pub async fn prepare(&self, tables: &[&str]) -> Result<Outcome> {
+        self.add_marker(None).await?;
+        let mut all = tables.join(",");
+        all.push_str(&format!(",public.{MARKER}"));
+        self.pg("prepare", &["--tables", &all]).await?.must_succeed()
+    }
+
+    /// `rindle pg mint`; the caller looks at how it ended.
+    pub async fn try_mint(&self) -> Result<Outcome> {
+        let archive = self.archive().display().to_string();
+        let store = ["--store", "filesystem", "--path", &archive];
+        let mut args = store.to_vec();
+        args.extend(["--publication", &self.publication]);
+        self.pg("mint", &args).await
+    }
+
+    pub async fn mint(&self) -> Result<Outcome> {
+        self.try_mint().await?.must_succeed()
+    }
+
+    /// Runs `rindle pg COMMAND` with the flags that all of them take.
+    pub async fn pg(&self, command: &str, args: &[&str]) -> Result<Outcome> {
+        let port = self.pg_port.to_string();
+        let mut all = vec!["pg", command, "--pg-host", "127.0.0.1", "--pg-port", &port];
+        all.extend(["--pg-user", "postgres", "--pg-database", &self.database]);
+        all.extend(["--pg-sslmode", "disable", "--source", &self.source]);
+        all.extend(args);
+        self.rindle(&all).await
+    }
+
+    /// Runs `rindle` to its end.
+    pub async fn rindle(&self, args: &[&str]) -> Result<Outcome> {
+        let start = Start {
+            name: "rindle".to_owned(),
+            binary: "rindle",
+            args: args.iter().map(|arg| (*arg).to_owned()).collect(),
+            env: Vec::new(),
+        };
+        program::run(&self.dir, &start, COMMAND_WITHIN).await
+    }
+
+    /// Starts the gateway, on the ports that it had before if it ran already.
+    pub async fn start_gateway(&mut self) -> Result<()> {
+        let mut config = json!({
+            "name": self.source,
+            "dataDir": self.dir.join("gateway"),
+            "grpcPort": self.grpc_port,
+            "httpPort": self.http_port,
+            "postgres": {
+                "host": "127.0.0.1", "port": self.pg_port, "user": "postgres",
+                "database": self.database, "sslMode": "disable",
+            },
+            "backup": {"type": "filesystem", "path": self.archive()},
+        });
+        merge(&mut config, &self.gateway_config);
+        let file = self.dir.join("gateway.json");
+        std::fs::write(&file, config.to_string())?;
+        let start = Start {
+            name: "gateway".to_owned(),
+            binary: "rindle-pg-gateway",
+            args: vec!["--config".to_owned(), file.display().to_string()],
+            env: self.gateway_env.clone(),
+        };
+        self.gateway = Some(Program::start(&self.dir, &start).await?);
+        Ok(())
+    }
+
+    pub fn gateway(&mut self) -> Result<&mut Program> {
+        self.gateway.as_mut().context("the gateway was not started")
+    }
+
+    /// Starts a new follower with an empty folder; gives its number.
+    pub async fn add_follower(&mut self) -> Result<usize> {
+        let number = self.followers.len();
+        let name = format!("follower-{number}");
+        let folder = self.dir.join(&name);
+        std::fs::create_dir(&folder)?;
+        let db = folder.join("mirror.db");
+        let mut config = json!({
+            "db": db, "httpPort": 0, "wsPort": 0,
+            "sources": [{
+                "kind": "pg-gateway", "name": self.source,
+                "url": format!("http://127.0.0.1:{}", self.grpc_port),
+                "backup": {"type": "filesystem", "path": self.archive()},
+            }],
+        });
+        merge(&mut config, &self.follower_config);
+        let file = folder.join("rindled.json");
+        std::fs::write(&file, config.to_string())?;
+        let args = vec!["--config".to_owned(), file.display().to_string()];
+        let start = Start { name, binary: "rindled", args, env: Vec::new() };
+        self.followers.push(Follower { db, program: None, start });
+        self.start_follower(number).await?;
+        Ok(number)
+    }
+
+    /// Starts a follower again on the file that it has.
+    pub async fn start_follower(&mut self, number: usize) -> Result<()> {
+        let program = Program::start(&self.dir, &self.followers[number].start).await?;
+        self.followers[number].program = Some(program);
+        Ok(())
+    }
+
+    pub fn follower(&mut self, number: usize) -> Result<&mut Program> {
+        self.followers[number].program.as_mut().context("the follower was not started")
+    }
+
+    /// What the producer is started with; `spawn` it to kill it, or take [`Cluster::produce`].
+    pub fn producer(&self) -> Start {
+        let archive = self.archive().display().to_string();
+        let scratch = self.dir.join("scratch.db").display().to_string();
+        let args = ["backup", "producer", "--source", &self.source];
+        let store = ["--store", "filesystem", "--path", &archive, "--scratch", &scratch];
+        Start {
+            name: "producer".to_owned(),
+            binary: "rindle",
+            args: args.iter().chain(&store).map(|arg| (*arg).to_owned()).collect(),
+            env: Vec::new(),
+        }
+    }
+
+    /// One run of the producer.
+    pub async fn produce(&self) -> Result<Outcome> {
+        program::run(&self.dir, &self.producer(), COMMAND_WITHIN).await?.must_succeed()
+    }
+
+    /// Commits a mark; whoever shows it has everything before it.
+    pub async fn mark(&mut self) -> Result<i64> {
+        self.marks += 1;
+        self.session.run(&format!("insert into {MARKER} values ({})", self.marks)).await?;
+        Ok(self.marks)
+    }
+
+    /// Waits until a follower's file shows a mark.
+    pub async fn until_marked(&mut self, number: usize, mark: i64, limit: Duration) -> Result<()> {
+        let db = self.followers[number].db.clone();
+        let what = format!("mark {mark} in the mirror of follower {number}");
+        let waited =
+            wait::until_true(&what, limit, async || Ok(newest_mark(&db) >= Some(mark))).await;
+        if let Err(err) = waited {
+            return Err(err.context(self.state().await));
+        }
+        Ok(())
+    }
+
+    /// Marks, waits for one follower, compares. The source must be quiet.
+    pub async fn must_be_equal(&mut self, number: usize) -> Result<Report> {
+        let mark = self.mark().await?;
+        self.until_marked(number, mark, CATCHES_UP_WITHIN).await?;
+        self.compare(number).await
+    }
+
+    /// Compares without a mark, for a follower that is level by other proof.
+    pub async fn compare(&self, number: usize) -> Result<Report> {
+        let db = &self.followers[number].db;
+        oracle::compare(&self.session, &self.publication, db).await?.must_be_equal()
+    }
+
+    /// What each program says of itself, for the message of a failed wait.
+    pub async fn state(&mut self) -> String {
+        let mut words = String::new();
+        let programs = self.gateway.iter().chain(self.followers.iter().filter_map(|f| f.program.as_ref()));
+        for (n, program) in programs.enumerate() {
+            let answer = program.readyz().await.map(|a| format!("{} {}", a.status, a.body));
+            let log = program.log();
+            let lines: Vec<&str> = log.lines().collect();
+            let log = lines[lines.len().saturating_sub(15)..].join("\n    ");
+            words.push_str(&format!("\n  program {n}: /readyz {answer:?}\n    {log}"));
+        }
+        words
+    }
+}
+
+/// The newest mark in a mirror; `None` before the file or the table is there.
+pub fn newest_mark(db: &std::path::Path) -> Option<i64> {
+    let sqlite = Connection::open_with_flags(db, OpenFlags::SQLITE_OPEN_READ_ONLY).ok()?;
+    sqlite.busy_timeout(Duration::from_secs(5)).ok()?;
+    sqlite.query_row(&format!("select max(n) from {MARKER}"), [], |row| row.get(0)).ok()?
+}
+
+fn merge(into: &mut Value, from: &Value) {
+    let (Some(target), Some(keys)) = (into.as_object_mut(), from.as_object()) else { return };
+    for (key, value) in keys {
+        match (target.get_mut(key), value) {
+            (_, Value::Null) => drop(target.remove(key)),
+            (Some(old), Value::Object(_)) => merge(old, value),
+            // Keys of the one source stand in a list.
+            (Some(Value::Array(old)), Value::Array(new)) if old.len() == 1 && new.len() == 1 => {
+                merge(&mut old[0], &new[0]);
+            }
+            (_, value) => drop(target.insert(key.clone(), value.clone())),
+        }
+    }
+}

@@ -9,6 +9,7 @@ use std::{
     net::TcpListener,
     path::{Path, PathBuf},
     process::Command,
+    sync::{Mutex, PoisonError},
     time::Duration,
 };
 
@@ -313,8 +314,10 @@ fn servers() -> PathBuf {
 }
 
 /// The data folder that servers of a version are copied from. Several test processes may want it at once: each makes
-/// its own, and the first to link it wins.
+/// its own, and the first to move it into place wins.
 fn template(version: u16, bin: &Path) -> Result<PathBuf> {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let stamp = output_of(Command::new(bin.join("postgres")).arg("--version"))?;
     let stamp: String = stamp
         .chars()

@@ -1,1 +1,2 @@
 //! rindle-gateway
+pub mod pg;

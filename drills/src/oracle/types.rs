@@ -54,7 +54,7 @@ impl PgType {
         if let Some((name, class, delimiter)) = &self.element {
             let element = match (class.as_str(), name.as_str()) {
                 ("b", "bool") => Scalar::Bool,
-                ("b", "int2" | "int4" | "int8") => Scalar::Integer,
+                ("b", "int2" | "int4" | "int8" | "oid") => Scalar::Integer,
                 ("b", "float4" | "float8") => Scalar::Float,
                 _ => Scalar::Text,
             };
