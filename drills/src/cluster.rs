@@ -83,14 +83,24 @@ impl Cluster {
 
     /// Makes the marker table; an existing publication gets it as one more table, unless it has every table.
     pub async fn add_marker(&self, publication: Option<&str>) -> Result<()> {
-        self.session.run(&format!("create table if not exists {MARKER}(n bigint primary key)")).await?;
-        let Some(publication) = publication else { return Ok(()) };
+        self.session
+            .run(&format!(
+                "create table if not exists {MARKER}(n bigint primary key)"
+            ))
+            .await?;
+        let Some(publication) = publication else {
+            return Ok(());
+        };
         let has = format!(
             "select count(*) from pg_publication_tables where pubname = '{publication}' and tablename = '{MARKER}'"
         );
         if self.session.text(&has).await? == "0" {
             let publication = quote_name(publication);
-            self.session.run(&format!("alter publication {publication} add table {MARKER}")).await?;
+            self.session
+                .run(&format!(
+                    "alter publication {publication} add table {MARKER}"
+                ))
+                .await?;
         }
         Ok(())
     }
@@ -100,7 +110,9 @@ impl Cluster {
         self.add_marker(None).await?;
         let mut all = tables.join(",");
         all.push_str(&format!(",public.{MARKER}"));
-        self.pg("prepare", &["--tables", &all]).await?.must_succeed()
+        self.pg("prepare", &["--tables", &all])
+            .await?
+            .must_succeed()
     }
 
     /// `rindle pg mint`; the caller looks at how it ended.
@@ -186,8 +198,17 @@ impl Cluster {
         let file = folder.join("rindled.json");
         std::fs::write(&file, config.to_string())?;
         let args = vec!["--config".to_owned(), file.display().to_string()];
-        let start = Start { name, binary: "rindled", args, env: Vec::new() };
-        self.followers.push(Follower { db, program: None, start });
+        let start = Start {
+            name,
+            binary: "rindled",
+            args,
+            env: Vec::new(),
+        };
+        self.followers.push(Follower {
+            db,
+            program: None,
+            start,
+        });
         self.start_follower(number).await?;
         Ok(number)
     }
@@ -200,7 +221,10 @@ impl Cluster {
     }
 
     pub fn follower(&mut self, number: usize) -> Result<&mut Program> {
-        self.followers[number].program.as_mut().context("the follower was not started")
+        self.followers[number]
+            .program
+            .as_mut()
+            .context("the follower was not started")
     }
 
     /// What the producer is started with; `spawn` it to kill it, or take [`Cluster::produce`].
@@ -208,24 +232,39 @@ impl Cluster {
         let archive = self.archive().display().to_string();
         let scratch = self.dir.join("scratch.db").display().to_string();
         let args = ["backup", "producer", "--source", &self.source];
-        let store = ["--store", "filesystem", "--path", &archive, "--scratch", &scratch];
+        let store = [
+            "--store",
+            "filesystem",
+            "--path",
+            &archive,
+            "--scratch",
+            &scratch,
+        ];
         Start {
             name: "producer".to_owned(),
             binary: "rindle",
-            args: args.iter().chain(&store).map(|arg| (*arg).to_owned()).collect(),
+            args: args
+                .iter()
+                .chain(&store)
+                .map(|arg| (*arg).to_owned())
+                .collect(),
             env: Vec::new(),
         }
     }
 
     /// One run of the producer.
     pub async fn produce(&self) -> Result<Outcome> {
-        program::run(&self.dir, &self.producer(), COMMAND_WITHIN).await?.must_succeed()
+        program::run(&self.dir, &self.producer(), COMMAND_WITHIN)
+            .await?
+            .must_succeed()
     }
 
     /// Commits a mark; whoever shows it has everything before it.
     pub async fn mark(&mut self) -> Result<i64> {
         self.marks += 1;
-        self.session.run(&format!("insert into {MARKER} values ({})", self.marks)).await?;
+        self.session
+            .run(&format!("insert into {MARKER} values ({})", self.marks))
+            .await?;
         Ok(self.marks)
     }
 
@@ -251,15 +290,23 @@ impl Cluster {
     /// Compares without a mark, for a follower that is level by other proof.
     pub async fn compare(&self, number: usize) -> Result<Report> {
         let db = &self.followers[number].db;
-        oracle::compare(&self.session, &self.publication, db).await?.must_be_equal()
+        oracle::compare(&self.session, &self.publication, db)
+            .await?
+            .must_be_equal()
     }
 
     /// What each program says of itself, for the message of a failed wait.
     pub async fn state(&mut self) -> String {
         let mut words = String::new();
-        let programs = self.gateway.iter().chain(self.followers.iter().filter_map(|f| f.program.as_ref()));
+        let programs = self
+            .gateway
+            .iter()
+            .chain(self.followers.iter().filter_map(|f| f.program.as_ref()));
         for (n, program) in programs.enumerate() {
-            let answer = program.readyz().await.map(|a| format!("{} {}", a.status, a.body));
+            let answer = program
+                .readyz()
+                .await
+                .map(|a| format!("{} {}", a.status, a.body));
             let log = program.log();
             let lines: Vec<&str> = log.lines().collect();
             let log = lines[lines.len().saturating_sub(15)..].join("\n    ");
@@ -273,11 +320,17 @@ impl Cluster {
 pub fn newest_mark(db: &std::path::Path) -> Option<i64> {
     let sqlite = Connection::open_with_flags(db, OpenFlags::SQLITE_OPEN_READ_ONLY).ok()?;
     sqlite.busy_timeout(Duration::from_secs(5)).ok()?;
-    sqlite.query_row(&format!("select max(n) from {MARKER}"), [], |row| row.get(0)).ok()?
+    sqlite
+        .query_row(&format!("select max(n) from {MARKER}"), [], |row| {
+            row.get(0)
+        })
+        .ok()?
 }
 
 fn merge(into: &mut Value, from: &Value) {
-    let (Some(target), Some(keys)) = (into.as_object_mut(), from.as_object()) else { return };
+    let (Some(target), Some(keys)) = (into.as_object_mut(), from.as_object()) else {
+        return;
+    };
     for (key, value) in keys {
         match (target.get_mut(key), value) {
             (_, Value::Null) => drop(target.remove(key)),

@@ -48,7 +48,10 @@ impl Program {
     /// Starts a service and waits for its ready line.
     pub async fn start(dir: &RunDir, start: &Start) -> Result<Self> {
         let log = dir.join(&format!("{}.log", start.name));
-        let mut child = command(start, &log)?.stdout(Stdio::piped()).spawn().context("spawn")?;
+        let mut child = command(start, &log)?
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("spawn")?;
         let stdout = child.stdout.take().context("take the program's stdout")?;
         let mut stdout = BufReader::new(stdout).lines();
         let ready = timeout(READY_WITHIN, async {
@@ -63,12 +66,20 @@ impl Program {
         })
         .await
         .with_context(|| format!("no ready line of {} in time: {}", start.name, tail(&log)))??;
-        Ok(Self { name: start.name.clone(), child, ready, log, _stdout: stdout })
+        Ok(Self {
+            name: start.name.clone(),
+            child,
+            ready,
+            log,
+            _stdout: stdout,
+        })
     }
 
     /// A port told in the ready line: `grpcPort`, `httpPort`, `wsPort`.
     pub fn port(&self, key: &str) -> Result<u16> {
-        let port = self.ready[key].as_u64().and_then(|port| u16::try_from(port).ok());
+        let port = self.ready[key]
+            .as_u64()
+            .and_then(|port| u16::try_from(port).ok());
         port.with_context(|| format!("{}: no {key} in the ready line {}", self.name, self.ready))
     }
 
@@ -86,7 +97,9 @@ impl Program {
             if let Some(status) = self.child.try_wait()? {
                 bail!("{} ended with {status}: {}", self.name, tail(&self.log));
             }
-            let Some(answer) = self.readyz().await else { return Ok(false) };
+            let Some(answer) = self.readyz().await else {
+                return Ok(false);
+            };
             last = format!("{} {}", answer.status, answer.body);
             Ok(answer.status == 200)
         })
@@ -110,14 +123,22 @@ impl Program {
 
     /// `kill -9`, and the wait for the process to be gone.
     pub async fn kill(&mut self) -> Result<()> {
-        self.child.kill().await.with_context(|| format!("kill {}", self.name))
+        self.child
+            .kill()
+            .await
+            .with_context(|| format!("kill {}", self.name))
     }
 
     /// SIGTERM; a stop in time with status 0 is demanded.
     pub async fn stop(&mut self) -> Result<()> {
         self.signal(Signal::TERM)?;
         let status = self.ended(STOPS_WITHIN).await?;
-        ensure!(status.success(), "{} stopped with {status}: {}", self.name, tail(&self.log));
+        ensure!(
+            status.success(),
+            "{} stopped with {status}: {}",
+            self.name,
+            tail(&self.log)
+        );
         Ok(())
     }
 
@@ -133,7 +154,10 @@ impl Program {
 
     /// Peak resident memory in bytes, from the kernel.
     pub fn peak_memory(&self) -> Result<u64> {
-        let pid = self.child.id().with_context(|| format!("{} has ended", self.name))?;
+        let pid = self
+            .child
+            .id()
+            .with_context(|| format!("{} has ended", self.name))?;
         let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
         let kib: u64 = line
@@ -155,7 +179,13 @@ pub struct Outcome {
 
 impl Outcome {
     pub fn must_succeed(self) -> Result<Self> {
-        ensure!(self.status.success(), "{}: {}{}", self.status, self.stdout, self.stderr);
+        ensure!(
+            self.status.success(),
+            "{}: {}{}",
+            self.status,
+            self.stdout,
+            self.stderr
+        );
         Ok(self)
     }
 
@@ -197,7 +227,12 @@ fn command(start: &Start, log: &Path) -> Result<Command> {
 /// The programs lie beside the folder of the test's own executable.
 fn binary(name: &str) -> Result<PathBuf> {
     let own = std::env::current_exe()?;
-    let found = own.ancestors().skip(1).take(2).map(|dir| dir.join(name)).find(|file| file.exists());
+    let found = own
+        .ancestors()
+        .skip(1)
+        .take(2)
+        .map(|dir| dir.join(name))
+        .find(|file| file.exists());
     found.with_context(|| format!("{name} is not built: run cargo build --workspace --bins first"))
 }
 

@@ -29,10 +29,10 @@ impl Rng {
 
     /// A generator of its own for one of several writers.
     pub fn fork(&mut self) -> Self {
-        Self::new(self.next())
+        Self::new(self.number())
     }
 
-    pub fn next(&mut self) -> u64 {
+    pub fn number(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.state;
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -42,13 +42,13 @@ impl Rng {
 
     /// A number in `0..limit`; `limit` is at least 1.
     pub fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit.max(1)
+        self.number() % limit.max(1)
     }
 
     /// A number in `from..=to`.
     pub fn between(&mut self, from: i64, to: i64) -> i64 {
         let span = (i128::from(to) - i128::from(from) + 1) as u128;
-        (i128::from(from) + (u128::from(self.next()) % span) as i128) as i64
+        (i128::from(from) + (u128::from(self.number()) % span) as i128) as i64
     }
 
     /// True once in `n` calls, on average.
@@ -64,7 +64,7 @@ impl Rng {
     pub fn hex(&mut self, digits: usize) -> String {
         let mut text = String::with_capacity(digits + 16);
         while text.len() < digits {
-            text.push_str(&format!("{:016x}", self.next()));
+            text.push_str(&format!("{:016x}", self.number()));
         }
         text.truncate(digits);
         text

@@ -1,3 +1,9 @@
 //! Drills: each module keeps one promise of the product against the real programs.
 
+// Helpers of tests may unwrap as the tests themselves may.
+#![allow(clippy::unwrap_used)]
+
+mod cases;
+mod end_to_end;
 mod oracle;
+mod tidy;

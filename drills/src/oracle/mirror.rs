@@ -3,9 +3,12 @@
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
 use anyhow::{Context, Result};
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::{Connection, OpenFlags, types::Value};
 
-use super::{source::Table, types};
+use super::{
+    source::Table,
+    types::{self, Cell},
+};
 
 /// The declared types that keep SQLite's hands off the values.
 const DECLARED: [&str; 4] = ["BOOLEAN", "BIGINT", "REAL", "TEXT"];
@@ -59,7 +62,7 @@ impl Mirror {
     }
 
     /// Hands every row of a table to `each`, its cells in the order of the table's columns.
-    pub fn rows(&self, table: &Table, mut each: impl FnMut(Vec<types::Cell>)) -> Result<()> {
+    pub fn rows(&self, table: &Table, mut each: impl FnMut(Vec<Cell>)) -> Result<()> {
         let names: Vec<String> = table.columns.iter().map(|c| quote(&c.name)).collect();
         let sql = format!(
             "select {} from {}",
@@ -81,6 +84,30 @@ impl Mirror {
     pub fn sqlite(&self) -> &Connection {
         &self.sqlite
     }
+}
+
+/// Makes a mirror by hand: plain tables without declared types, which leave every value as it is bound.
+pub fn write_model(file: &Path, tables: &[(Table, BTreeMap<String, Vec<Cell>>)]) -> Result<()> {
+    let sqlite = Connection::open(file)?;
+    sqlite.execute_batch("pragma synchronous = off; begin")?;
+    for (table, rows) in tables {
+        let names: Vec<String> = table.columns.iter().map(|c| quote(&c.name)).collect();
+        let (name, holes) = (quote(&table.mirror_name), vec!["?"; names.len()].join(", "));
+        sqlite.execute_batch(&format!("create table {name}({})", names.join(", ")))?;
+        let mut insert = sqlite.prepare(&format!("insert into {name} values ({holes})"))?;
+        for cells in rows.values() {
+            let values = cells.iter().map(|cell| match cell {
+                Cell::Null => Value::Null,
+                Cell::Integer(n) => Value::Integer(*n),
+                Cell::Real(x) => Value::Real(*x),
+                Cell::Text(text) | Cell::Json(text) => Value::Text(text.clone()),
+                Cell::Blob(bytes) => Value::Blob(bytes.clone()),
+            });
+            insert.execute(rusqlite::params_from_iter(values))?;
+        }
+    }
+    sqlite.execute_batch("commit")?;
+    Ok(())
 }
 
 pub fn is_declared_well(declared: &str) -> bool {

@@ -101,6 +101,16 @@ pub async fn compare(session: &Session, publication: &str, mirror: &Path) -> Res
     Ok(report)
 }
 
+/// Writes what a mirror of the publication must hold, by this type table, into a new SQLite file.
+pub async fn write_model(session: &Session, publication: &str, file: &Path) -> Result<()> {
+    let mut tables = Vec::new();
+    for table in source::tables(session, publication).await? {
+        let rows = expected_rows(session, &table).await?;
+        tables.push((table, rows));
+    }
+    mirror::write_model(file, &tables)
+}
+
 type Rows = BTreeMap<String, Vec<Cell>>;
 
 async fn expected_rows(session: &Session, table: &Table) -> Result<Rows> {

@@ -1,0 +1,169 @@
+//! The house rules that a compiler does not check: which crate may see which, and how long a file may be.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use serde_json::Value;
+
+const LINES_MAX: usize = 600;
+
+/// Packages that a crate of ours must not have among its dependencies, near or far.
+const KEPT_OUT: [(&str, &[&str]); 5] = [
+    (
+        "rindle-proto",
+        &["tokio", "object_store", "rusqlite", "tokio-postgres"],
+    ),
+    ("rindle-archive", &["rusqlite", "tokio-postgres"]),
+    ("rindle-gateway", &["rusqlite", "rindle-follower"]),
+    ("rindle-follower", &["tokio-postgres", "rindle-gateway"]),
+    ("rindle-producer", &["rindle-gateway", "tokio-postgres"]),
+];
+
+/// Ours that a crate may name at all.
+const MAY_NAME: [(&str, &[&str]); 7] = [
+    ("rindle-proto", &[]),
+    ("rindle-archive", &["rindle-proto"]),
+    ("rindle-gateway", &["rindle-proto", "rindle-archive"]),
+    ("rindle-follower", &["rindle-proto", "rindle-archive"]),
+    (
+        "rindle-producer",
+        &["rindle-proto", "rindle-archive", "rindle-follower"],
+    ),
+    (
+        "rindle-cli",
+        &[
+            "rindle-proto",
+            "rindle-archive",
+            "rindle-gateway",
+            "rindle-follower",
+            "rindle-producer",
+        ],
+    ),
+    ("rindle-drills", &[]),
+];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .unwrap()
+        .to_owned()
+}
+
+fn metadata() -> Value {
+    // Packages of other platforms need not be on this machine.
+    let platform = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version", "1", "--locked", "--offline"])
+        .args(["--filter-platform", &platform])
+        .current_dir(root())
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Package id to the ids of what it needs to run (not what its tests and build scripts need).
+fn needs(metadata: &Value) -> BTreeMap<String, Vec<String>> {
+    let nodes = metadata["resolve"]["nodes"].as_array().unwrap();
+    nodes
+        .iter()
+        .map(|node| {
+            let deps = node["deps"].as_array().unwrap().iter().filter(|dep| {
+                dep["dep_kinds"]
+                    .as_array()
+                    .unwrap()
+                    .iter()
+                    .any(|kind| kind["kind"].is_null())
+            });
+            let deps = deps
+                .map(|dep| dep["pkg"].as_str().unwrap().to_owned())
+                .collect();
+            (node["id"].as_str().unwrap().to_owned(), deps)
+        })
+        .collect()
+}
+
+fn names(metadata: &Value) -> BTreeMap<String, String> {
+    let packages = metadata["packages"].as_array().unwrap();
+    packages
+        .iter()
+        .map(|p| {
+            (
+                p["id"].as_str().unwrap().to_owned(),
+                p["name"].as_str().unwrap().to_owned(),
+            )
+        })
+        .collect()
+}
+
+#[test]
+fn crates_keep_out_what_the_rules_keep_out() {
+    let metadata = metadata();
+    let (needs, names) = (needs(&metadata), names(&metadata));
+    for (krate, kept_out) in KEPT_OUT {
+        let (id, _) = names.iter().find(|(_, name)| *name == krate).unwrap();
+        let mut seen = BTreeSet::from([id]);
+        let mut todo = vec![id];
+        while let Some(id) = todo.pop() {
+            for dep in &needs[id] {
+                if seen.insert(dep) {
+                    todo.push(dep);
+                }
+            }
+        }
+        for id in seen {
+            assert!(
+                !kept_out.contains(&names[id].as_str()),
+                "{krate} must not need {}",
+                names[id]
+            );
+        }
+    }
+}
+
+#[test]
+fn crates_name_only_those_below_them() {
+    let metadata = metadata();
+    let (needs, names) = (needs(&metadata), names(&metadata));
+    let ours: BTreeSet<&str> = MAY_NAME.iter().map(|(name, _)| *name).collect();
+    for (krate, may_name) in MAY_NAME {
+        let (id, _) = names.iter().find(|(_, name)| *name == krate).unwrap();
+        for dep in &needs[id] {
+            let dep = names[dep].as_str();
+            assert!(
+                !ours.contains(dep) || may_name.contains(&dep),
+                "{krate} names {dep}"
+            );
+        }
+    }
+}
+
+#[test]
+fn no_source_file_is_too_long() {
+    let mut todo: Vec<PathBuf> = MAY_NAME
+        .iter()
+        .map(|(name, _)| root().join(name.strip_prefix("rindle-").unwrap()))
+        .collect();
+    let mut files = 0;
+    while let Some(path) = todo.pop() {
+        if path.is_dir() {
+            todo.extend(
+                std::fs::read_dir(path)
+                    .unwrap()
+                    .map(|entry| entry.unwrap().path()),
+            );
+        } else if path.extension().is_some_and(|ext| ext == "rs") {
+            files += 1;
+            let lines = std::fs::read_to_string(&path).unwrap().lines().count();
+            assert!(lines <= LINES_MAX, "{} has {lines} lines", path.display());
+        }
+    }
+    assert!(files > 20, "only {files} files were seen");
+}
