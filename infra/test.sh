@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# Sets the machine up and runs every test: format, lints, unit tests, the drills on real servers. Ends with the test
+# runner's own summary. An ignored test, a layer over its budget or a layer that ran no test fails the run.
+#
+#   RINDLE_PG_VERSIONS="15 18"   servers for the drills; the first runs all of them, each other one those named below
+#   RINDLE_KILLS=50              more kills a program than CI's 10
+#   SEED=n                       the seed that a failed run printed
+set -euo pipefail
+cd "$(dirname "$0")/.."
+# shellcheck source=infra/setup.sh
+. infra/setup.sh
+
+export CARGO_TERM_COLOR=never
+export RUST_BACKTRACE="${RUST_BACKTRACE:-0}"
+took=()
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
+
+# layer NAME BUDGET-SECONDS COMMAND…: the budget is a promise to who waits for CI; past it the layer is ended and fails.
+layer() {
+  local name=$1 budget=$2 begun=$SECONDS
+  shift 2
+  printf '\n== %s (at most %s s)\n' "$name" "$budget"
+  if ! timeout --foreground --kill-after=20 "$budget" "$@" 2>&1 | tee "$logs/out"; then
+    printf '\n%s failed after %s s (budget %s s)\n' "$name" "$((SECONDS - begun))" "$budget"
+    exit 1
+  fi
+  took+=("$name: $((SECONDS - begun)) of $budget s")
+}
+
+# As layer, for cargo test: what was ignored was not tested.
+tests() {
+  layer "$@"
+  grep -qE '^test result: ok\. [1-9]' "$logs/out" || { echo "$1 ran no test"; exit 1; }
+  if grep -qE '^test result: .* [1-9][0-9]* ignored' "$logs/out"; then
+    echo "$1: a test was ignored; a test that cannot run here is to be mended or taken out"
+    exit 1
+  fi
+}
+
+layer format 60 cargo fmt --all --check
+layer lints 900 cargo lint
+layer build 900 cargo build --workspace --bins --locked
+layer "build of tests" 900 cargo test --workspace --locked --no-run
+tests "unit tests" 240 cargo test --workspace --exclude rindle-drills --locked
+for version in $RINDLE_PG_VERSIONS; do
+  export RINDLE_PG_VERSION=$version
+  [ "$version" = "${RINDLE_PG_VERSIONS%% *}" ] && continue
+  tests "drills on Postgres $version" 300 cargo test -p rindle-drills --locked --test main -- end_to_end cases::
+done
+# The full drills come last: their summary is the last line that is printed.
+export RINDLE_PG_VERSION=${RINDLE_PG_VERSIONS%% *}
+printf '\nso far %s\n' "${took[@]}"
+tests "drills on Postgres $RINDLE_PG_VERSION" 900 cargo test -p rindle-drills --locked
+printf '\n%s\n' "${took[-1]}"
+grep -E '^test result: ok\. [1-9]' "$logs/out" | tail -n 1
