@@ -1,1 +1,3 @@
+//! `rindled`: the follower program.
+
 fn main() {}

@@ -1,0 +1,263 @@
+//! Tables and schema changes as SQLite statements. Every name is quoted here and nowhere else.
+//!
+//! A row key of one integer column is SQLite's row id. Any other key is a unique index beside a row-id table
+//! (figures in `designs/007-mirror.md`). Carried indexes are not unique: in the middle of a transaction Postgres
+//! may hold what a unique index would refuse.
+
+use rindle_proto::change::{SchemaChange, StoredValue};
+use rindle_proto::pgtype::Kind;
+use rindle_proto::schema::{Column, Index, Schema, SchemaError, Table, TableId};
+use rusqlite::Connection;
+use rusqlite::types::Value;
+
+use super::error::MirrorError;
+use super::local::{self, LocalIndex};
+use super::meta;
+
+/// A stored value up to this many bytes becomes the column's default; a longer one is written into each row,
+/// since SQLite limits the length of a statement.
+const MAX_DEFAULT_BYTES: usize = 64 << 10;
+
+/// A table name for the moment between two names that SQLite takes for one.
+const BETWEEN: &str = "_rindle_rename";
+
+/// Why a schema change could not be made.
+#[derive(Debug)]
+pub(super) enum ChangeError {
+    Schema(SchemaError),
+    Mirror(MirrorError),
+}
+
+impl From<SchemaError> for ChangeError {
+    fn from(error: SchemaError) -> Self {
+        Self::Schema(error)
+    }
+}
+
+impl From<MirrorError> for ChangeError {
+    fn from(error: MirrorError) -> Self {
+        Self::Mirror(error)
+    }
+}
+
+/// A name as SQLite takes it literally, whatever characters it holds.
+pub fn quote(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+/// True when the row key is one integer column: it is the row id then.
+pub(super) fn is_row_id(table: &Table) -> bool {
+    match table.key[..] {
+        [only] => table.columns[only].kind == Kind::Int,
+        _ => false,
+    }
+}
+
+pub(super) fn create_table(table: &Table, name: &str) -> String {
+    let columns: Vec<String> = (0..table.columns.len())
+        .map(|at| column_definition(table, at))
+        .collect();
+    format!("CREATE TABLE {} ({})", quote(name), columns.join(", "))
+}
+
+fn column_definition(table: &Table, at: usize) -> String {
+    let column = &table.columns[at];
+    let declared = match (is_row_id(table), table.key.contains(&at)) {
+        (true, true) => "INTEGER PRIMARY KEY".to_owned(),
+        (false, true) => format!("{} NOT NULL", column.kind.declared()),
+        (_, false) => column.kind.declared().to_owned(),
+    };
+    format!("{} {declared}", quote(&column.name))
+}
+
+/// The unique index of the row key, if the key is not the row id.
+pub(super) fn create_key(table: &Table, name: &str) -> Option<String> {
+    (!is_row_id(table)).then(|| {
+        let index = format!("_rindle_key_{}", table.id.0);
+        create_index_sql(
+            "UNIQUE INDEX",
+            &index,
+            name,
+            &column_names(table, &table.key),
+        )
+    })
+}
+
+pub(super) fn create_index(table: &Table, index: &Index, name: &str) -> String {
+    create_index_sql(
+        "INDEX",
+        &index_name(table, index.oid.0),
+        name,
+        &column_names(table, &index.columns),
+    )
+}
+
+fn index_name(table: &Table, oid: u32) -> String {
+    format!("_rindle_index_{}_{oid}", table.id.0)
+}
+
+pub(super) fn create_index_sql(what: &str, index: &str, table: &str, columns: &[&str]) -> String {
+    let columns: Vec<String> = columns.iter().map(|column| quote(column)).collect();
+    format!(
+        "CREATE {what} {} ON {} ({})",
+        quote(index),
+        quote(table),
+        columns.join(", ")
+    )
+}
+
+fn column_names<'t>(table: &'t Table, list: &[usize]) -> Vec<&'t str> {
+    list.iter()
+        .map(|at| table.columns[*at].name.as_str())
+        .collect()
+}
+
+pub(super) fn rename_table(conn: &Connection, old: &str, new: &str) -> Result<(), MirrorError> {
+    let rename =
+        |from: &str, to: &str| format!("ALTER TABLE {} RENAME TO {};", quote(from), quote(to));
+    if old == new {
+        return Ok(());
+    }
+    let sql = match old.eq_ignore_ascii_case(new) {
+        true => rename(old, BETWEEN) + &rename(BETWEEN, new),
+        false => rename(old, new),
+    };
+    run(conn, &sql)
+}
+
+/// Makes `change` in the file and in `schema`.
+pub(super) fn change(
+    conn: &Connection,
+    schema: &mut Schema,
+    change: &SchemaChange,
+    indexes: &[LocalIndex],
+) -> Result<(), ChangeError> {
+    let before = schema.clone();
+    schema.apply(change)?;
+    let old = |id: TableId| before.table(id).expect("apply found the table");
+    let new = |id: TableId| schema.table(id).expect("apply kept the table");
+    match change {
+        SchemaChange::CreateTable { table } => create(conn, table)?,
+        SchemaChange::DropTable { table } => {
+            let name = old(*table).mirror_name();
+            run(conn, &format!("DROP TABLE {}", quote(&name)))?;
+            meta::remove_table(conn, &name)?;
+        }
+        SchemaChange::RenameTable { table, .. } => {
+            let name = old(*table).mirror_name();
+            rename_table(conn, &name, &new(*table).mirror_name())?;
+            meta::put_table(conn, &name, new(*table))?;
+        }
+        SchemaChange::AddColumn {
+            table,
+            column,
+            value,
+        } => {
+            add_column(conn, new(*table), column, value)?;
+            put_sidecar(conn, new(*table))?;
+        }
+        SchemaChange::DropColumn { table, attnum } => {
+            drop_column(conn, old(*table), *attnum)?;
+            put_sidecar(conn, new(*table))?;
+        }
+        SchemaChange::RenameColumn { table, attnum, .. } => {
+            let (old, new) = (old(*table), new(*table));
+            let sql = format!(
+                "ALTER TABLE {} RENAME COLUMN {} TO {}",
+                quote(&old.mirror_name()),
+                quote(&column(old, *attnum).name),
+                quote(&column(new, *attnum).name)
+            );
+            run(conn, &sql)?;
+            put_sidecar(conn, new)?;
+        }
+        SchemaChange::AlterColumn { table, .. } => put_sidecar(conn, new(*table))?,
+        SchemaChange::CreateIndex { table, index } => {
+            let table = new(*table);
+            run(conn, &create_index(table, index, &table.mirror_name()))?;
+        }
+        SchemaChange::DropIndex { table, oid } => {
+            let index = index_name(old(*table), oid.0);
+            run(conn, &format!("DROP INDEX IF EXISTS {}", quote(&index)))?;
+        }
+    }
+    local::ensure(conn, schema, indexes)?;
+    Ok(())
+}
+
+fn create(conn: &Connection, table: &Table) -> Result<(), MirrorError> {
+    let name = table.mirror_name();
+    run(conn, &create_table(table, &name))?;
+    let indexes = table
+        .indexes
+        .iter()
+        .map(|index| create_index(table, index, &name));
+    for sql in create_key(table, &name).into_iter().chain(indexes) {
+        run(conn, &sql)?;
+    }
+    put_sidecar(conn, table)
+}
+
+fn put_sidecar(conn: &Connection, table: &Table) -> Result<(), MirrorError> {
+    meta::put_table(conn, &table.mirror_name(), table)
+}
+
+fn column(table: &Table, attnum: i16) -> &Column {
+    let found = table.columns.iter().find(|column| column.attnum == attnum);
+    found.expect("apply found the column")
+}
+
+fn drop_column(conn: &Connection, table: &Table, attnum: i16) -> Result<(), MirrorError> {
+    let (name, column) = (table.mirror_name(), &column(table, attnum).name);
+    // SQLite refuses to drop a column that an index names; those of the configuration are made again after.
+    local::drop_on(conn, &name)?;
+    run(
+        conn,
+        &format!("ALTER TABLE {} DROP COLUMN {}", quote(&name), quote(column)),
+    )
+}
+
+fn add_column(
+    conn: &Connection,
+    table: &Table,
+    column: &Column,
+    value: &StoredValue,
+) -> Result<(), MirrorError> {
+    let (name, field) = (quote(&table.mirror_name()), quote(&column.name));
+    let add = format!(
+        "ALTER TABLE {name} ADD COLUMN {field} {}",
+        column.kind.declared()
+    );
+    let value = match value {
+        StoredValue::Null => return run(conn, &add),
+        StoredValue::Int(number) => Value::Integer(*number),
+        StoredValue::RealBits(bits) => Value::Real(f64::from_bits(*bits)),
+        StoredValue::Text(text) => Value::Text(text.clone()),
+    };
+    match default_literal(&value) {
+        Some(literal) => run(conn, &format!("{add} DEFAULT {literal}")),
+        None => {
+            run(conn, &add)?;
+            conn.execute(&format!("UPDATE {name} SET {field} = ?1"), [value])
+                .map_err(MirrorError::sqlite("fill a new column"))?;
+            Ok(())
+        }
+    }
+}
+
+/// The literal that SQLite reads back as exactly `value`; none where its reading may round, or the statement
+/// would grow too long.
+fn default_literal(value: &Value) -> Option<String> {
+    match value {
+        Value::Integer(number) => Some(number.to_string()),
+        Value::Text(text) if text.len() <= MAX_DEFAULT_BYTES => {
+            Some(format!("'{}'", text.replace('\'', "''")))
+        }
+        Value::Null | Value::Real(_) | Value::Text(_) | Value::Blob(_) => None,
+    }
+}
+
+pub(super) fn run(conn: &Connection, sql: &str) -> Result<(), MirrorError> {
+    conn.execute_batch(sql)
+        .map_err(MirrorError::sqlite("change the mirror's schema"))
+}

@@ -1,0 +1,219 @@
+//! Our own tables in the mirror file: whose file it is, the cursor, and the sidecars that tell readers the exact
+//! Postgres type of each column.
+//!
+//! | table | one row for | written |
+//! |---|---|---|
+//! | `_rindle_state` | `cursor`, `schema`: a JSON document each | every commit; every schema change |
+//! | `_rindle_source_offsets` | the source: position in text form, for readers | every commit |
+//! | `_rindle_tables` | a shown table | with the change |
+//! | `_rindle_columns` | a column of one | with the change |
+
+use std::path::Path;
+
+use rindle_proto::schema::{Schema, Table};
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::cursor::{Cursor, CursorDoc};
+use super::error::MirrorError;
+
+/// `RNDL`: tells our files from any other SQLite file.
+const APPLICATION_ID: i32 = 0x524e_444c;
+
+/// Version of everything in this file; a reader of another version refuses.
+const FORMAT: i32 = 1;
+
+const TABLES: &str = "
+    CREATE TABLE IF NOT EXISTS _rindle_state (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+    CREATE TABLE IF NOT EXISTS _rindle_source_offsets (
+        source TEXT PRIMARY KEY, offset TEXT NOT NULL,
+        chunk_seq INTEGER NOT NULL DEFAULT 9223372036854775807,
+        run_id TEXT, batch_hash TEXT, run_rows INTEGER, rows_cum INTEGER, committed_at INTEGER);
+    CREATE TABLE IF NOT EXISTS _rindle_tables (
+        table_name TEXT PRIMARY KEY, pg_schema TEXT NOT NULL, pg_table TEXT NOT NULL, relid INTEGER NOT NULL,
+        state TEXT NOT NULL, key_columns TEXT NOT NULL);
+    CREATE TABLE IF NOT EXISTS _rindle_columns (
+        table_name TEXT NOT NULL, column_name TEXT NOT NULL, ordinal INTEGER NOT NULL, pg_type TEXT NOT NULL,
+        pg_type_oid INTEGER NOT NULL, pg_typmod INTEGER NOT NULL, rindle_type TEXT NOT NULL,
+        nullable INTEGER NOT NULL, key_ordinal INTEGER, hidden INTEGER NOT NULL,
+        PRIMARY KEY (table_name, column_name));";
+
+/// What a mirror file says about itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stored {
+    /// Where it stands.
+    pub cursor: Cursor,
+    /// Its tables; none before the first copy is complete.
+    pub schema: Schema,
+}
+
+/// Marks an empty file as a mirror; refuses any other that is not one.
+pub(super) fn claim(conn: &Connection, path: &Path) -> Result<(), MirrorError> {
+    let failed = MirrorError::sqlite("read the mirror file's header");
+    let objects: i64 = conn
+        .query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))
+        .map_err(&failed)?;
+    if objects > 0 || pragma(conn, "application_id")? != 0 {
+        return check_format(conn, path);
+    }
+    conn.pragma_update(None, "application_id", APPLICATION_ID)
+        .and_then(|()| conn.pragma_update(None, "user_version", FORMAT))
+        .map_err(failed)
+}
+
+fn check_format(conn: &Connection, path: &Path) -> Result<(), MirrorError> {
+    let foreign = |reason: String| MirrorError::Foreign {
+        path: path.to_path_buf(),
+        reason,
+    };
+    if pragma(conn, "application_id")? != APPLICATION_ID {
+        return Err(foreign("another program made it".to_owned()));
+    }
+    match pragma(conn, "user_version")? {
+        FORMAT => Ok(()),
+        other => Err(foreign(format!(
+            "its format is {other}, this program knows {FORMAT}"
+        ))),
+    }
+}
+
+fn pragma(conn: &Connection, name: &str) -> Result<i32, MirrorError> {
+    conn.pragma_query_value(None, name, |row| row.get(0))
+        .map_err(MirrorError::sqlite("read the mirror file's header"))
+}
+
+pub(super) fn init(conn: &Connection) -> Result<(), MirrorError> {
+    conn.execute_batch(TABLES)
+        .map_err(MirrorError::sqlite("create the mirror's own tables"))
+}
+
+/// What the mirror file of `conn` says about itself; `None` for one that follows no generation yet. `path`
+/// stands in errors only.
+///
+/// # Errors
+/// When it is no mirror, or its documents do not parse.
+pub fn read(conn: &Connection, path: &Path) -> Result<Option<Stored>, MirrorError> {
+    check_format(conn, path)?;
+    let damaged = |what: &str, error: serde_json::Error| MirrorError::Damaged {
+        path: path.to_path_buf(),
+        reason: format!("its {what} does not parse: {error}"),
+    };
+    let Some(cursor) = state(conn, "cursor")? else {
+        return Ok(None);
+    };
+    let cursor: CursorDoc =
+        serde_json::from_str(&cursor).map_err(|error| damaged("cursor", error))?;
+    let schema = match state(conn, "schema")? {
+        Some(json) => serde_json::from_str(&json).map_err(|error| damaged("schema", error))?,
+        None => Schema::default(),
+    };
+    Ok(Some(Stored {
+        cursor: cursor.into(),
+        schema,
+    }))
+}
+
+fn state(conn: &Connection, name: &str) -> Result<Option<String>, MirrorError> {
+    conn.query_row(
+        "SELECT value FROM _rindle_state WHERE name = ?1",
+        [name],
+        |row| row.get(0),
+    )
+    .optional()
+    .map_err(MirrorError::sqlite("read the mirror's state"))
+}
+
+pub(super) fn write_cursor(
+    conn: &Connection,
+    source: &str,
+    cursor: &Cursor,
+) -> Result<(), MirrorError> {
+    let document = serde_json::to_string(&CursorDoc::from(cursor))
+        .expect("a document of numbers and strings is JSON");
+    put_state(conn, "cursor", &document)?;
+    let sql = "INSERT INTO _rindle_source_offsets (source, offset, batch_hash, committed_at)
+               VALUES (?1, ?2, ?3, ?4) ON CONFLICT (source) DO UPDATE SET
+               offset = excluded.offset, batch_hash = excluded.batch_hash, committed_at = excluded.committed_at";
+    let values = params![
+        source,
+        cursor.offset(),
+        cursor.position.chain.to_hex(),
+        cursor.commit_time.map(|time| time.unix_ms()),
+    ];
+    conn.prepare_cached(sql)
+        .and_then(|mut statement| statement.execute(values))
+        .map_err(MirrorError::sqlite("write the cursor"))?;
+    Ok(())
+}
+
+pub(super) fn write_schema(conn: &Connection, schema: &Schema) -> Result<(), MirrorError> {
+    let document =
+        serde_json::to_string(schema).expect("a document of numbers and strings is JSON");
+    put_state(conn, "schema", &document)
+}
+
+fn put_state(conn: &Connection, name: &str, value: &str) -> Result<(), MirrorError> {
+    let sql = "INSERT INTO _rindle_state (name, value) VALUES (?1, ?2)
+               ON CONFLICT (name) DO UPDATE SET value = excluded.value";
+    conn.prepare_cached(sql)
+        .and_then(|mut statement| statement.execute([name, value]))
+        .map_err(MirrorError::sqlite("write the mirror's state"))?;
+    Ok(())
+}
+
+/// Writes the sidecar rows of a shown table, in place of those under `old_name`.
+pub(super) fn put_table(
+    conn: &Connection,
+    old_name: &str,
+    table: &Table,
+) -> Result<(), MirrorError> {
+    remove_table(conn, old_name)?;
+    let name = table.mirror_name();
+    let failed = MirrorError::sqlite("write the column sidecar");
+    let keys: Vec<&str> = table
+        .key
+        .iter()
+        .map(|at| table.columns[*at].name.as_str())
+        .collect();
+    let keys = serde_json::to_string(&keys).expect("strings are JSON");
+    conn.prepare_cached("INSERT INTO _rindle_tables VALUES (?1, ?2, ?3, ?4, 'ready', ?5)")
+        .and_then(|mut insert| {
+            insert.execute(params![name, table.schema, table.name, table.oid.0, keys])
+        })
+        .map_err(&failed)?;
+    let mut insert = conn
+        .prepare_cached("INSERT INTO _rindle_columns VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,0)")
+        .map_err(&failed)?;
+    for (at, column) in table.columns.iter().enumerate() {
+        let key_ordinal = table.key.iter().position(|key| *key == at).map(number);
+        let values = params![
+            name,
+            column.name,
+            number(at),
+            column.type_name,
+            column.type_oid.0,
+            column.typmod,
+            column.kind.wire(),
+            !column.not_null,
+            key_ordinal,
+        ];
+        insert.execute(values).map_err(&failed)?;
+    }
+    Ok(())
+}
+
+/// Columns and key columns are counted from 1, as Postgres does.
+fn number(at: usize) -> i64 {
+    at as i64 + 1
+}
+
+pub(super) fn remove_table(conn: &Connection, name: &str) -> Result<(), MirrorError> {
+    for sql in [
+        "DELETE FROM _rindle_tables WHERE table_name = ?1",
+        "DELETE FROM _rindle_columns WHERE table_name = ?1",
+    ] {
+        conn.prepare_cached(sql)
+            .and_then(|mut delete| delete.execute([name]))
+            .map_err(MirrorError::sqlite("write the column sidecar"))?;
+    }
+    Ok(())
+}

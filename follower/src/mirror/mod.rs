@@ -1,0 +1,545 @@
+//! The mirror: one SQLite file that holds the source's rows at one commit, and the cursor that says which.
+//!
+//! Owns the file's only writing connection. Rows, schema and cursor move in the same SQLite commit (I6). Many
+//! source transactions may share a commit; one is never split over two. No network, no runtime, no clock: frames
+//! come in through [`Mirror::apply`], bulk rows through a [`BulkSource`].
+//!
+//! What is open between two commits is either a group of whole transactions, or the parts so far of one
+//! transaction, or a copy that has begun; never two of these. So a break costs only what was incomplete.
+
+mod cursor;
+pub mod ddl;
+pub mod digest;
+mod error;
+pub mod image;
+mod load;
+mod local;
+mod meta;
+mod rows;
+mod wal;
+
+#[cfg(test)]
+mod tests;
+
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use rindle_proto::body::{Attempt, BulkPart, CopyBegin, CopyDone, CopyScope, PgMicros, TxnPart};
+use rindle_proto::error::DecodeError;
+use rindle_proto::frame::{Frame, FrameKind};
+use rindle_proto::ids::{EndLsn, Epoch, FinalLsn, Generation, Position, SegmentNo};
+use rindle_proto::schema::Schema;
+use rusqlite::{Connection, OpenFlags};
+
+pub use cursor::Cursor;
+pub use error::{BulkError, ErrorKind, MirrorError};
+pub use local::LocalIndex;
+pub use meta::{Stored, read as stored};
+
+/// How a mirror is opened. The default is that of a follower.
+#[derive(Clone, Debug)]
+pub struct MirrorOptions {
+    /// Name of the source, as `_rindle_source_offsets` shows it.
+    pub source: String,
+    /// SQLite's page cache in bytes.
+    pub cache_bytes: usize,
+    /// Indexes besides those carried from Postgres.
+    pub indexes: Vec<LocalIndex>,
+}
+
+impl Default for MirrorOptions {
+    fn default() -> Self {
+        Self {
+            source: "main".to_owned(),
+            cache_bytes: 64 << 20,
+            indexes: Vec::new(),
+        }
+    }
+}
+
+/// Gives the rows of a bulk part: from an archive, or through a gateway.
+pub trait BulkSource {
+    /// The uncompressed rows of `part`.
+    ///
+    /// # Errors
+    /// When they cannot be had now, or are not what was written.
+    fn rows(&mut self, attempt: Attempt, part: &BulkPart) -> Result<Bytes, BulkError>;
+
+    /// Told now and then while a copy is loaded: tables complete, and how many there are.
+    fn progress(&mut self, _tables_done: usize, _tables: usize) {}
+}
+
+/// What one call of [`Mirror::apply`] did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Applied {
+    /// The frame was applied before: nothing was done (I5).
+    pub skipped: bool,
+    /// A source transaction (or a copy) is complete with this frame. It is in the file after the next
+    /// [`Mirror::commit`]; a copy is already.
+    pub committed_txn: bool,
+    /// Operations applied, or rows loaded.
+    pub ops: u64,
+    /// When the transaction that is now complete committed in Postgres.
+    pub commit_time: Option<PgMicros>,
+}
+
+/// What is applied and not yet committed in SQLite.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pending {
+    /// Whole source transactions.
+    pub txns: u64,
+    /// Operations, those of an incomplete transaction too.
+    pub ops: u64,
+    /// Payload bytes.
+    pub bytes: u64,
+}
+
+/// One mirror file, open for writing.
+#[derive(Debug)]
+pub struct Mirror {
+    conn: Connection,
+    path: PathBuf,
+    options: MirrorOptions,
+    /// As of the last SQLite commit.
+    cursor: Option<Cursor>,
+    /// As of the last frame applied.
+    schema: Schema,
+    /// `schema` is not yet the one in the file.
+    schema_changed: bool,
+    plans: rows::Plans,
+    open: Open,
+    pending: Pending,
+    wal: wal::Wal,
+}
+
+/// What was applied since the last SQLite commit.
+#[derive(Debug)]
+enum Open {
+    Nothing,
+    /// Whole transactions; the cursor after them.
+    Group(Cursor),
+    /// The parts so far of one transaction.
+    Txn(OpenTxn),
+    /// A copy that has begun. Nothing of it is in SQLite.
+    Copy(Position, Box<CopyBegin>),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct OpenTxn {
+    position: Position,
+    final_lsn: FinalLsn,
+    commit_time: PgMicros,
+}
+
+impl Mirror {
+    /// Opens the mirror at `path`, or makes an empty one. What a crash left half done is gone afterwards.
+    ///
+    /// # Errors
+    /// When the file is no mirror, is damaged, or cannot be written.
+    pub fn open(path: impl AsRef<Path>, options: MirrorOptions) -> Result<Self, MirrorError> {
+        let path = path.as_ref().to_path_buf();
+        let mut conn =
+            Connection::open(&path).map_err(MirrorError::sqlite("open the mirror file"))?;
+        meta::claim(&conn, &path)?;
+        let wal = wal::Wal::set_up(&mut conn, options.cache_bytes)?;
+        meta::init(&conn)?;
+        let mut mirror = Self {
+            conn,
+            path,
+            options,
+            cursor: None,
+            schema: Schema::default(),
+            schema_changed: false,
+            plans: rows::Plans::default(),
+            open: Open::Nothing,
+            pending: Pending::default(),
+            wal,
+        };
+        mirror.reload()?;
+        if mirror.cursor.is_some_and(|cursor| !cursor.complete) {
+            load::clear(&mirror.conn)?;
+        }
+        local::ensure(&mirror.conn, &mirror.schema, &mirror.options.indexes)?;
+        Ok(mirror)
+    }
+
+    /// Where the file stands, as of its last commit. `None` before [`Mirror::start`].
+    pub fn cursor(&self) -> Option<Cursor> {
+        self.cursor
+    }
+
+    /// The last frame applied, committed or not. `None` before [`Mirror::start`].
+    pub fn position(&self) -> Option<Position> {
+        match &self.open {
+            Open::Nothing => self.cursor.map(|cursor| cursor.position),
+            Open::Group(cursor) => Some(cursor.position),
+            Open::Txn(txn) => Some(txn.position),
+            Open::Copy(position, _) => Some(*position),
+        }
+    }
+
+    /// The schema after the last frame applied. Empty until the first copy is complete.
+    pub fn schema(&self) -> &Schema {
+        &self.schema
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The writing connection, for statements that only read.
+    pub fn connection(&self) -> &Connection {
+        &self.conn
+    }
+
+    /// What waits for [`Mirror::commit`].
+    pub fn pending(&self) -> Pending {
+        self.pending
+    }
+
+    /// True while a transaction or a copy has begun and its end has not come. [`Mirror::commit`] does nothing then.
+    pub fn has_open_txn(&self) -> bool {
+        matches!(self.open, Open::Txn(_) | Open::Copy(..))
+    }
+
+    /// Makes an empty mirror follow `generation` from its first frame.
+    ///
+    /// # Errors
+    /// When it follows one already, or SQLite refuses.
+    pub fn start(&mut self, generation: Generation) -> Result<(), MirrorError> {
+        if let Some(cursor) = self.cursor {
+            return Err(MirrorError::AlreadyStarted(cursor.generation));
+        }
+        let cursor = Cursor::start(generation);
+        meta::write_cursor(&self.conn, &self.options.source, &cursor)?;
+        self.cursor = Some(cursor);
+        Ok(())
+    }
+
+    /// Applies the next frame. One that was applied before is a no-op.
+    ///
+    /// # Errors
+    /// See [`MirrorError`]. The mirror then stands at its last commit.
+    pub fn apply(
+        &mut self,
+        frame: &Frame,
+        bulk: &mut dyn BulkSource,
+    ) -> Result<Applied, MirrorError> {
+        let here = self.position().ok_or(MirrorError::NotStarted)?;
+        // `<=`: a reconnect may send again what stands in the file (I5).
+        if frame.seq <= here.seq {
+            return Ok(Applied {
+                skipped: true,
+                ..Applied::default()
+            });
+        }
+        let after = here.after(frame)?;
+        let applied = match frame.kind {
+            FrameKind::Txn => self.apply_txn(frame, after),
+            FrameKind::CopyBegin => self.begin_copy(frame, after),
+            FrameKind::CopyDone => self.finish_copy(frame, after, bulk),
+        };
+        if applied.is_err() {
+            self.rollback()?;
+        }
+        applied
+    }
+
+    /// Commits the whole transactions applied so far, with their cursor. Does nothing while one is incomplete.
+    /// True when something was committed.
+    ///
+    /// # Errors
+    /// When SQLite refuses; the mirror then stands at its last commit.
+    pub fn commit(&mut self) -> Result<bool, MirrorError> {
+        let Open::Group(cursor) = self.open else {
+            return Ok(false);
+        };
+        if let Err(error) = self.write_commit(&cursor) {
+            self.rollback()?;
+            return Err(error);
+        }
+        self.cursor = Some(cursor);
+        self.settle();
+        self.wal.after_commit(&self.conn)?;
+        Ok(true)
+    }
+
+    /// Drops everything since the last SQLite commit.
+    ///
+    /// # Errors
+    /// When SQLite can no longer read the file.
+    pub fn rollback(&mut self) -> Result<(), MirrorError> {
+        if !self.conn.is_autocommit() {
+            self.conn
+                .execute_batch("ROLLBACK")
+                .map_err(MirrorError::sqlite("roll back"))?;
+        }
+        self.settle();
+        if self.schema_changed {
+            self.plans.clear();
+            self.reload()?;
+        }
+        Ok(())
+    }
+
+    /// Drops the transaction or copy that is incomplete and keeps the whole ones: what a broken stream and a
+    /// fence ask for. A mirror whose first copy is not complete is empty afterwards.
+    ///
+    /// # Errors
+    /// When SQLite refuses.
+    pub fn discard(&mut self) -> Result<(), MirrorError> {
+        if !self.commit()? {
+            self.rollback()?;
+        }
+        if self.cursor.is_some_and(|cursor| !cursor.complete) {
+            load::clear(&self.conn)?;
+        }
+        Ok(())
+    }
+
+    /// Notes an epoch that was seen; the highest one is kept with the cursor and survives restarts.
+    ///
+    /// # Errors
+    /// When SQLite refuses.
+    pub fn note_epoch(&mut self, epoch: Epoch) -> Result<(), MirrorError> {
+        self.amend(|cursor| cursor.epoch = cursor.epoch.max(epoch))
+    }
+
+    /// Notes the log object that holds the last frame applied, for readers of an archive.
+    ///
+    /// # Errors
+    /// When SQLite refuses.
+    pub fn note_segment(&mut self, segment: SegmentNo) -> Result<(), MirrorError> {
+        self.amend(|cursor| cursor.segment = Some(segment))
+    }
+
+    /// Moves the write-ahead log into the file as far as readers allow: for quiet moments and a clean stop.
+    ///
+    /// # Errors
+    /// When SQLite refuses.
+    pub fn checkpoint(&mut self) -> Result<(), MirrorError> {
+        self.wal.checkpoint(&self.conn)
+    }
+
+    fn amend(&mut self, change: impl Fn(&mut Cursor)) -> Result<(), MirrorError> {
+        let before = self.cursor.ok_or(MirrorError::NotStarted)?;
+        let mut after = before;
+        change(&mut after);
+        if let Open::Group(cursor) = &mut self.open {
+            change(cursor);
+            return Ok(());
+        }
+        self.cursor = Some(after);
+        // Inside an open transaction the row would be rolled back with it; the commit that ends it writes it.
+        if after != before && self.conn.is_autocommit() {
+            meta::write_cursor(&self.conn, &self.options.source, &after)?;
+        }
+        Ok(())
+    }
+
+    fn apply_txn(&mut self, frame: &Frame, after: Position) -> Result<Applied, MirrorError> {
+        let part = TxnPart::decode(frame).map_err(decode_error(frame))?;
+        let txn = self.enter_txn(frame, &part, after)?;
+        let done = rows::apply(self.tables(), part.ops, rows::At::new(frame))?;
+        self.schema_changed |= done.schema_changed;
+        self.pending.ops += done.ops;
+        self.pending.bytes += frame.payload.len() as u64;
+        let mut applied = Applied {
+            ops: done.ops,
+            ..Applied::default()
+        };
+        match part.end_lsn {
+            None => self.open = Open::Txn(txn),
+            Some(end_lsn) => {
+                let cursor = self.cursor_after(txn, end_lsn)?;
+                self.open = Open::Group(cursor);
+                self.pending.txns += 1;
+                applied.committed_txn = true;
+                applied.commit_time = Some(txn.commit_time);
+            }
+        }
+        Ok(applied)
+    }
+
+    fn tables(&mut self) -> rows::Tables<'_> {
+        rows::Tables {
+            conn: &self.conn,
+            schema: &mut self.schema,
+            plans: &mut self.plans,
+            local: &self.options.indexes,
+        }
+    }
+
+    /// Checks that `part` is what has to come, and opens the SQLite transaction it goes into.
+    fn enter_txn(
+        &mut self,
+        frame: &Frame,
+        part: &TxnPart<'_>,
+        after: Position,
+    ) -> Result<OpenTxn, MirrorError> {
+        let complete = self.cursor.is_some_and(|cursor| cursor.complete);
+        let txn = match (&self.open, part.start) {
+            (Open::Copy(..), _) => return Err(bad_frame(frame, "a transaction inside a copy")),
+            _ if !complete => return Err(bad_frame(frame, "a transaction before the first copy")),
+            (Open::Txn(_), Some(_)) => {
+                return Err(bad_frame(frame, "a first part inside another transaction"));
+            }
+            (Open::Nothing | Open::Group(_), None) => {
+                return Err(bad_frame(frame, "a later part without a first one"));
+            }
+            (Open::Txn(txn), None) if txn.final_lsn != part.final_lsn => {
+                return Err(bad_frame(frame, "a part of another transaction"));
+            }
+            (Open::Txn(txn), None) => OpenTxn {
+                position: after,
+                ..*txn
+            },
+            (Open::Nothing | Open::Group(_), Some(start)) => OpenTxn {
+                position: after,
+                final_lsn: part.final_lsn,
+                commit_time: start.commit_time,
+            },
+        };
+        // A transaction of several parts gets a SQLite transaction of its own from its first part on, so
+        // that dropping it never drops whole ones (I6).
+        if part.start.is_some() && part.end_lsn.is_none() {
+            self.commit()?;
+        }
+        if self.conn.is_autocommit() {
+            self.begin()?;
+        }
+        Ok(txn)
+    }
+
+    fn begin(&self) -> Result<(), MirrorError> {
+        self.conn
+            .execute_batch("BEGIN IMMEDIATE")
+            .map_err(MirrorError::sqlite("begin a transaction"))
+    }
+
+    fn cursor_after(&self, txn: OpenTxn, end_lsn: EndLsn) -> Result<Cursor, MirrorError> {
+        let noted = match &self.open {
+            Open::Group(cursor) => Some(*cursor),
+            Open::Nothing | Open::Txn(_) | Open::Copy(..) => self.cursor,
+        };
+        let noted = noted.ok_or(MirrorError::NotStarted)?;
+        Ok(Cursor {
+            position: txn.position,
+            end_lsn,
+            commit_time: Some(txn.commit_time),
+            ..noted
+        })
+    }
+
+    fn begin_copy(&mut self, frame: &Frame, after: Position) -> Result<Applied, MirrorError> {
+        let begin = CopyBegin::decode(&frame.payload).map_err(decode_error(frame))?;
+        if self.has_open_txn() {
+            return Err(bad_frame(
+                frame,
+                "a copy begins inside another or a transaction",
+            ));
+        }
+        match begin.scope {
+            CopyScope::Genesis(_) if self.cursor.is_some_and(|cursor| cursor.complete) => Err(
+                bad_frame(frame, "a first copy begins after it was complete"),
+            ),
+            CopyScope::Genesis(_) => {
+                self.open = Open::Copy(after, Box::new(begin));
+                Ok(Applied::default())
+            }
+        }
+    }
+
+    fn finish_copy(
+        &mut self,
+        frame: &Frame,
+        after: Position,
+        bulk: &mut dyn BulkSource,
+    ) -> Result<Applied, MirrorError> {
+        let done = CopyDone::decode(&frame.payload).map_err(decode_error(frame))?;
+        let begin = match &self.open {
+            Open::Copy(_, begin) if begin.attempt == done.attempt => begin.as_ref().clone(),
+            _ => return Err(bad_frame(frame, "a copy is done that has not begun")),
+        };
+        let CopyScope::Genesis(schema) = begin.scope;
+        let before = self.cursor.ok_or(MirrorError::NotStarted)?;
+        let ops = load::parts(&mut self.conn, &mut self.wal, &schema, &done, bulk)?;
+        let cursor = Cursor {
+            position: after,
+            // Everything below the snapshot is in the copy; the stream goes on from exactly there.
+            end_lsn: EndLsn(done.snapshot),
+            complete: true,
+            ..before
+        };
+        self.begin()?;
+        load::reveal(&self.conn, &schema)?;
+        local::ensure(&self.conn, &schema, &self.options.indexes)?;
+        self.schema = schema;
+        self.schema_changed = true;
+        self.open = Open::Group(cursor);
+        self.commit()?;
+        Ok(Applied {
+            committed_txn: true,
+            ops,
+            ..Applied::default()
+        })
+    }
+
+    fn write_commit(&mut self, cursor: &Cursor) -> Result<(), MirrorError> {
+        meta::write_cursor(&self.conn, &self.options.source, cursor)?;
+        if self.schema_changed {
+            meta::write_schema(&self.conn, &self.schema)?;
+        }
+        self.conn
+            .execute_batch("COMMIT")
+            .map_err(MirrorError::sqlite("commit"))?;
+        self.schema_changed = false;
+        Ok(())
+    }
+
+    /// Nothing is open any more.
+    fn settle(&mut self) {
+        self.open = Open::Nothing;
+        self.pending = Pending::default();
+    }
+
+    fn reload(&mut self) -> Result<(), MirrorError> {
+        let stored = meta::read(&self.conn, &self.path)?;
+        // What was noted in memory only is at least as new as what the file says.
+        let noted = self.cursor;
+        (self.cursor, self.schema) = match stored {
+            Some(stored) => (Some(noted.unwrap_or(stored.cursor)), stored.schema),
+            None => (None, Schema::default()),
+        };
+        self.schema_changed = false;
+        Ok(())
+    }
+}
+
+/// Opens a mirror file for reading only: no statement can change it, whoever wrote the statement.
+///
+/// # Errors
+/// When SQLite cannot open it.
+pub fn open_reader(path: &Path) -> Result<Connection, MirrorError> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let failed = MirrorError::sqlite("open the mirror file for reading");
+    let conn = Connection::open_with_flags(path, flags).map_err(&failed)?;
+    conn.pragma_update(None, "query_only", true)
+        .and_then(|()| conn.pragma_update(None, "trusted_schema", false))
+        .map_err(&failed)?;
+    Ok(conn)
+}
+
+fn bad_frame(frame: &Frame, reason: &str) -> MirrorError {
+    MirrorError::BadFrame {
+        seq: frame.seq,
+        lsn: frame.lsn,
+        reason: reason.to_owned(),
+    }
+}
+
+fn decode_error(frame: &Frame) -> impl Fn(DecodeError) -> MirrorError {
+    let (seq, lsn) = (frame.seq, frame.lsn);
+    move |source| MirrorError::Decode { seq, lsn, source }
+}
