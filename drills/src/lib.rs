@@ -12,6 +12,7 @@
 //! - [`cluster`]: a source with its gateway, followers and producer
 //! - [`oracle`]: rows of Postgres = rows of the mirror, value by value
 //! - [`cases`]: SQL case files
+//! - [`samples`]: values of every type
 //! - [`workload`]: seeded writes
 
 pub mod cases;
@@ -22,5 +23,6 @@ pub mod postgres;
 pub mod program;
 pub mod rng;
 pub mod run_dir;
+pub mod samples;
 pub mod wait;
 pub mod workload;

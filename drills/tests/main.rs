@@ -6,4 +6,5 @@
 mod cases;
 mod end_to_end;
 mod oracle;
+mod property;
 mod tidy;
