@@ -8,6 +8,7 @@
 //! - [`op`]: operations of a transaction
 //! - [`frame`]: numbered, checksummed, chained frames
 //! - [`body`]: what each kind of frame carries
+//! - [`settings`]: what is wrong with a configuration file
 //! - [`verify`]: the canonical digest of a table
 //! - [`rpc`]: the gRPC service
 //! - [`codec`], [`error`]: integers, and what is wrong with bytes
@@ -25,5 +26,6 @@ pub mod pgtype;
 pub mod row;
 pub mod rpc;
 pub mod schema;
+pub mod settings;
 pub mod value;
 pub mod verify;
