@@ -16,6 +16,7 @@ use crate::{
     program::{self, Outcome, Program, Start},
     run_dir::RunDir,
     wait,
+    watch::{self, Watch},
 };
 
 /// Published with every drill's tables; holds the drill's marks.
@@ -79,6 +80,39 @@ impl Cluster {
 
     pub fn archive(&self) -> PathBuf {
         self.dir.join("archive")
+    }
+
+    /// The gateway's local log: a cache, which a lost host takes along.
+    pub fn data_dir(&self) -> PathBuf {
+        self.dir.join("gateway")
+    }
+
+    /// Starts a watcher of the slot and the archive.
+    pub fn watch(&self) -> Watch {
+        Watch::start(self.pg_port, &self.database, &self.source, &self.archive())
+    }
+
+    /// The log folder of the one generation.
+    pub fn log_dir(&self) -> Result<PathBuf> {
+        let generations = self.archive().join(&self.source).join("g");
+        let first = std::fs::read_dir(&generations)?
+            .next()
+            .context("no generation yet")??;
+        Ok(first.path().join("log"))
+    }
+
+    /// How far the archive goes, as a plain number.
+    pub fn archived(&self) -> Result<u64> {
+        watch::archived(&self.log_dir()?)?.context("the archive is out of reach")
+    }
+
+    /// Where the source's WAL is written to, as a plain number.
+    pub async fn source_position(&self) -> Result<u64> {
+        Ok(self
+            .session
+            .text("select pg_current_wal_lsn() - '0/0'::pg_lsn")
+            .await?
+            .parse()?)
     }
 
     /// Makes the marker table; an existing publication gets it as one more table, unless it has every table.
@@ -153,7 +187,7 @@ impl Cluster {
     pub async fn start_gateway(&mut self) -> Result<()> {
         let mut config = json!({
             "name": self.source,
-            "dataDir": self.dir.join("gateway"),
+            "dataDir": self.data_dir(),
             "grpcPort": self.grpc_port,
             "httpPort": self.http_port,
             "postgres": {

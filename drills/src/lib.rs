@@ -13,6 +13,7 @@
 //! - [`oracle`]: rows of Postgres = rows of the mirror, value by value
 //! - [`cases`]: SQL case files
 //! - [`samples`]: values of every type
+//! - [`watch`]: the slot is never acknowledged past the archive
 //! - [`workload`]: seeded writes
 
 pub mod cases;
@@ -25,4 +26,5 @@ pub mod rng;
 pub mod run_dir;
 pub mod samples;
 pub mod wait;
+pub mod watch;
 pub mod workload;

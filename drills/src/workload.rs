@@ -1,9 +1,15 @@
 //! Seeded writes as an application makes them: transactions of several tables, savepoints and rollbacks, key changes,
 //! values too large for their row, now and then a TRUNCATE. What they leave is whatever Postgres says it is.
 
-use anyhow::{Context, Result};
+use std::time::Duration;
 
-use crate::{postgres::Session, rng::Rng};
+use anyhow::{Context, Result};
+use tokio::{sync::watch, task::JoinSet};
+
+use crate::{
+    postgres::{Server, Session},
+    rng::Rng,
+};
 
 /// Tables with each kind of row key and replica identity.
 pub const SCHEMA: &str = "
@@ -155,5 +161,56 @@ fn large(rng: &mut Rng) -> String {
             let digits = 2500 + rng.below(6000) as usize;
             format!("'{}'", rng.hex(digits))
         }
+    }
+}
+
+/// Writers that go on until they are told to stop.
+#[derive(Debug)]
+pub struct Load {
+    stop: watch::Sender<bool>,
+    writers: JoinSet<Result<Done>>,
+}
+
+impl Load {
+    /// Starts `writers` sessions that write with `pause` between transactions.
+    pub async fn start(
+        server: &Server,
+        database: &str,
+        writers: usize,
+        pause: Duration,
+        rng: &mut Rng,
+    ) -> Result<Self> {
+        let (stop, stopped) = watch::channel(false);
+        let mut tasks = JoinSet::new();
+        for _ in 0..writers {
+            let session = server.session(database).await?;
+            let mut writer = Writer::new(rng.fork());
+            let stopped = stopped.clone();
+            tasks.spawn(async move {
+                while !*stopped.borrow() {
+                    writer.transact(&session).await?;
+                    tokio::time::sleep(pause).await;
+                }
+                Ok(writer.done)
+            });
+        }
+        Ok(Self {
+            stop,
+            writers: tasks,
+        })
+    }
+
+    /// Waits for the transactions in hand, and adds up.
+    pub async fn finish(mut self) -> Result<Done> {
+        self.stop.send(true)?;
+        let mut all = Done::default();
+        while let Some(done) = self.writers.join_next().await {
+            let done = done??;
+            all.committed += done.committed;
+            all.rolled_back += done.rolled_back;
+            all.failed += done.failed;
+            all.statements += done.statements;
+        }
+        Ok(all)
     }
 }

@@ -3,8 +3,10 @@
 // Helpers of tests may unwrap as the tests themselves may.
 #![allow(clippy::unwrap_used)]
 
+mod archive;
 mod cases;
 mod end_to_end;
+mod kills;
 mod oracle;
 mod property;
 mod tidy;
