@@ -1,7 +1,17 @@
-//! pg
+//! Everything that speaks to Postgres.
+//!
+//! - [`endpoint`]: where Postgres is and who we are there
+//! - [`tls`]: which server certificates are believed
+//! - [`conn`]: ordinary sessions with pinned settings
+//! - [`walsender`]: the replication session
+//! - [`pgoutput`], [`copytext`]: bytes of the stream and of COPY to typed values; pure
+//! - [`slot`], [`catalog`]: what Postgres says about a slot, and about a publication and its tables
+
+pub mod catalog;
 pub mod conn;
 pub mod copytext;
 pub mod endpoint;
 pub mod pgoutput;
+pub mod slot;
 pub mod tls;
 pub mod walsender;

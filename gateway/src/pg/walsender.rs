@@ -216,7 +216,10 @@ impl WalStream {
     /// When the server reports an error or ends the stream, or its bytes make no sense. The stream is over
     /// then.
     #[inline]
-    #[expect(clippy::should_implement_trait, reason = "an iterator cannot lend from itself")]
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "an iterator cannot lend from itself"
+    )]
     pub fn next(&mut self) -> Result<Option<WalMessage<'_>>, WalError> {
         if self.phase != Phase::Streaming {
             return Err(WalError::WrongPhase);

@@ -206,10 +206,13 @@ impl Authentication<'_> {
                     .map_err(WalError::io("SCRAM with postgres"))?;
                 frontend::sasl_response(scram.message(), out).map_err(encode)
             }
-            12 => self
-                .scram()?
-                .finish(rest)
-                .map_err(WalError::io("SCRAM with postgres")),
+            12 => {
+                self.scram()?
+                    .finish(rest)
+                    .map_err(WalError::io("SCRAM with postgres"))?;
+                self.proved = true;
+                Ok(())
+            }
             7 | 8 => Err(WalError::Authentication {
                 method: "GSSAPI".to_owned(),
             }),

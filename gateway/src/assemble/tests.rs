@@ -1,0 +1,340 @@
+use super::*;
+use crate::pg::pgoutput::decode;
+use rindle_proto::body::TxnPart;
+use rindle_proto::frame::{Frame, FrameReader};
+use rindle_proto::ids::{Generation, Lsn};
+use rindle_proto::op::{Op, Ops};
+use rindle_proto::pgtype::Kind;
+use rindle_proto::schema::Column;
+
+const ROOT: u32 = 100;
+
+fn column(attnum: i16, name: &str, oid: u32, kind: Kind) -> Column {
+    Column {
+        attnum,
+        name: name.to_owned(),
+        type_name: format!("type {oid}"),
+        type_oid: Oid(oid),
+        typmod: -1,
+        kind,
+        not_null: false,
+    }
+}
+
+fn schema() -> Schema {
+    let table = Table {
+        id: TableId(1),
+        oid: Oid(ROOT),
+        schema: "public".to_owned(),
+        name: "t".to_owned(),
+        columns: vec![
+            column(1, "id", 23, Kind::Int),
+            column(2, "v", 25, Kind::Text),
+        ],
+        key: vec![0],
+        indexes: vec![],
+    };
+    Schema {
+        tables: vec![table],
+    }
+}
+
+fn assembler(leaves: LeafMap) -> Assembler {
+    Assembler::new(
+        schema(),
+        leaves,
+        Position::start(Generation::from_bytes([1; 16])),
+    )
+}
+
+fn begin(lsn: u64) -> Vec<u8> {
+    [
+        &b"B"[..],
+        &lsn.to_be_bytes(),
+        &5i64.to_be_bytes(),
+        &9u32.to_be_bytes(),
+    ]
+    .concat()
+}
+
+fn commit(lsn: u64) -> Vec<u8> {
+    [
+        &b"C\0"[..],
+        &lsn.to_be_bytes(),
+        &(lsn + 8).to_be_bytes(),
+        &5i64.to_be_bytes(),
+    ]
+    .concat()
+}
+
+fn relation(oid: u32, name: &str, identity: u8, columns: &[(bool, &str, u32)]) -> Vec<u8> {
+    let mut out = [
+        &b"R"[..],
+        &oid.to_be_bytes(),
+        b"public\0",
+        name.as_bytes(),
+        b"\0",
+        &[identity],
+    ]
+    .concat();
+    out.extend((columns.len() as u16).to_be_bytes());
+    for (key, name, oid) in columns {
+        out.push(u8::from(*key));
+        out.extend(name.as_bytes());
+        out.push(0);
+        out.extend(oid.to_be_bytes());
+        out.extend((-1i32).to_be_bytes());
+    }
+    out
+}
+
+fn t() -> Vec<u8> {
+    relation(ROOT, "t", b'd', &[(true, "id", 23), (false, "v", 25)])
+}
+
+fn tuple(cells: &[&str]) -> Vec<u8> {
+    let mut out = (cells.len() as u16).to_be_bytes().to_vec();
+    for cell in cells {
+        match *cell {
+            "null" => out.push(b'n'),
+            "same" => out.push(b'u'),
+            text => {
+                out.push(b't');
+                out.extend((text.len() as u32).to_be_bytes());
+                out.extend(text.as_bytes());
+            }
+        }
+    }
+    out
+}
+
+fn insert(oid: u32, new: &[&str]) -> Vec<u8> {
+    [&b"I"[..], &oid.to_be_bytes(), b"N", &tuple(new)].concat()
+}
+
+fn update(old: Option<(u8, &[&str])>, new: &[&str]) -> Vec<u8> {
+    let old = old.map_or_else(Vec::new, |(kind, cells)| {
+        [&[kind][..], &tuple(cells)].concat()
+    });
+    [&b"U"[..], &ROOT.to_be_bytes(), &old, b"N", &tuple(new)].concat()
+}
+
+fn delete(kind: u8, old: &[&str]) -> Vec<u8> {
+    [&b"D"[..], &ROOT.to_be_bytes(), &[kind], &tuple(old)].concat()
+}
+
+fn truncate(oids: &[u32]) -> Vec<u8> {
+    let mut out = [&b"T"[..], &(oids.len() as u32).to_be_bytes(), &[0]].concat();
+    oids.iter().for_each(|oid| out.extend(oid.to_be_bytes()));
+    out
+}
+
+fn run(assembler: &mut Assembler, messages: &[Vec<u8>]) -> Result<Vec<Frame>, HaltReason> {
+    for message in messages {
+        assembler.take(decode(message).unwrap())?;
+    }
+    let mut reader = FrameReader::new();
+    reader.push(assembler.writer().take().into());
+    Ok(std::iter::from_fn(|| reader.next_frame().unwrap()).collect())
+}
+
+/// Operations in words.
+fn words(frames: &[Frame]) -> Vec<String> {
+    let cells = |row: rindle_proto::row::Row<'_>| {
+        row.cells()
+            .map(|cell| format!("{:?}", cell.unwrap()))
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
+    let mut words = Vec::new();
+    for frame in frames {
+        for op in Ops::new(TxnPart::decode(frame).unwrap().ops) {
+            words.push(match op.unwrap() {
+                Op::Insert { row, .. } => format!("insert {}", cells(row)),
+                Op::Update { row, .. } => format!("update {}", cells(row)),
+                Op::Rekey { old_key, row, .. } => {
+                    format!("rekey {} to {}", cells(old_key), cells(row))
+                }
+                Op::Delete { key, .. } => format!("delete {}", cells(key)),
+                Op::Truncate { tables } => format!("truncate {tables:?}"),
+                Op::Schema(change) => format!("{change:?}"),
+            });
+        }
+    }
+    words
+}
+
+#[test]
+fn changes_become_operations() {
+    let messages = [
+        begin(50),
+        t(),
+        insert(ROOT, &["1", "a"]),
+        update(None, &["1", "same"]),
+        update(Some((b'K', &["1", "null"])), &["2", "b"]),
+        update(Some((b'O', &["2", "b"])), &["2", "c"]),
+        delete(b'K', &["2", "null"]),
+        truncate(&[ROOT]),
+        commit(50),
+    ];
+    let mut assembler = assembler(LeafMap::default());
+    let frames = run(&mut assembler, &messages).unwrap();
+    let expected = [
+        "insert Int(1) Text(\"a\")",
+        "update Int(1) Unchanged",
+        "rekey Int(1) to Int(2) Text(\"b\")",
+        "update Int(2) Text(\"c\")",
+        "delete Int(2)",
+        "truncate [TableId(1)]",
+    ];
+    assert_eq!(words(&frames), expected);
+    let part = TxnPart::decode(&frames[0]).unwrap();
+    assert_eq!(part.final_lsn, FinalLsn(Lsn(50)));
+    assert_eq!(part.end_lsn, Some(EndLsn(Lsn(58))));
+    assert_eq!(part.start.unwrap().xid, 9);
+}
+
+#[test]
+fn a_large_key_that_was_left_out_is_the_old_one() {
+    let messages = [
+        begin(50),
+        t(),
+        update(Some((b'K', &["7", "null"])), &["same", "b"]),
+        commit(50),
+    ];
+    let frames = run(&mut assembler(LeafMap::default()), &messages).unwrap();
+    assert_eq!(words(&frames), ["update Int(7) Text(\"b\")"]);
+}
+
+#[test]
+fn a_transaction_without_rows_makes_no_frame() {
+    let mut assembler = assembler(LeafMap::default());
+    assert!(run(&mut assembler, &[begin(50)]).unwrap().is_empty());
+    let ended = assembler.take(decode(&commit(50)).unwrap()).unwrap();
+    assert_eq!(
+        ended,
+        Assembled::Committed {
+            end_lsn: EndLsn(Lsn(58)),
+            commit: None
+        }
+    );
+}
+
+#[test]
+fn the_same_transaction_gives_the_same_bytes_however_it_is_taken_out() {
+    let big = "x".repeat(700_000);
+    let rows = (0..5).map(|i| insert(ROOT, &[&i.to_string(), &big]));
+    let messages: Vec<_> = [begin(50), t()]
+        .into_iter()
+        .chain(rows)
+        .chain([commit(50)])
+        .collect();
+    let mut once = assembler(LeafMap::default());
+    let frames = run(&mut once, &messages).unwrap();
+    assert!(frames.len() > 2, "several parts");
+    assert!(frames[0].flags.first && !frames[0].flags.last);
+    let mut piecewise = assembler(LeafMap::default());
+    let mut again = Vec::new();
+    for message in &messages {
+        again.extend(run(&mut piecewise, std::slice::from_ref(message)).unwrap());
+    }
+    assert_eq!(frames, again);
+    assert_eq!(once.writer().position(), piecewise.writer().position());
+}
+
+#[test]
+fn a_leaf_with_another_column_order_is_its_root() {
+    let leaf = relation(200, "t_leaf", b'd', &[(false, "v", 25), (true, "id", 23)]);
+    let messages = [
+        begin(50),
+        leaf,
+        insert(200, &["a", "1"]),
+        truncate(&[200]),
+        commit(50),
+    ];
+    let leaves = LeafMap::new([(Oid(200), Oid(ROOT))]);
+    let frames = run(&mut assembler(leaves), &messages).unwrap();
+    assert_eq!(
+        words(&frames),
+        ["insert Int(1) Text(\"a\")", "truncate [TableId(1)]"]
+    );
+}
+
+#[test]
+fn a_truncated_leaf_among_others_is_refused() {
+    let leaf = relation(200, "t_leaf", b'd', &[(true, "id", 23), (false, "v", 25)]);
+    let leaves = LeafMap::new([(Oid(200), Oid(ROOT)), (Oid(201), Oid(ROOT))]);
+    let error = run(&mut assembler(leaves), &[begin(50), leaf, truncate(&[200])]).unwrap_err();
+    assert_eq!(error.name(), "SchemaChanged");
+}
+
+#[test]
+fn shapes_that_nothing_announced_are_refused_by_name() {
+    let table = [
+        (
+            relation(ROOT, "t", b'd', &[(true, "id", 23), (false, "w", 25)]),
+            "\"v\"",
+        ),
+        (
+            relation(ROOT, "t", b'd', &[(true, "id", 20), (false, "v", 25)]),
+            "\"id\" is no longer",
+        ),
+        (
+            relation(
+                ROOT,
+                "t",
+                b'd',
+                &[(true, "id", 23), (false, "v", 25), (false, "new", 25)],
+            ),
+            "\"new\"",
+        ),
+        (
+            relation(ROOT, "u", b'd', &[(true, "id", 23), (false, "v", 25)]),
+            "public.u",
+        ),
+        (
+            relation(ROOT, "t", b'i', &[(false, "id", 23), (true, "v", 25)]),
+            "no longer covers",
+        ),
+        (
+            relation(ROOT, "t", b'n', &[(false, "id", 23), (false, "v", 25)]),
+            "NOTHING",
+        ),
+        (
+            relation(300, "stranger", b'd', &[(true, "id", 23)]),
+            "public.stranger",
+        ),
+    ];
+    for (message, said) in table {
+        let error = run(&mut assembler(LeafMap::default()), &[begin(50), message]).unwrap_err();
+        assert_eq!(error.name(), "SchemaChanged");
+        assert!(error.to_string().contains(said), "{error}");
+    }
+}
+
+#[test]
+fn rows_that_need_a_guess_are_refused() {
+    let cases = [
+        insert(ROOT, &["1", "same"]),
+        update(None, &["same", "v"]),
+        delete(b'K', &["null", "null"]),
+        insert(ROOT, &["no number", "v"]),
+    ];
+    for message in cases {
+        let error = run(
+            &mut assembler(LeafMap::default()),
+            &[begin(50), t(), message],
+        )
+        .unwrap_err();
+        assert_eq!(error.name(), "UnusableRow");
+        assert!(error.to_string().contains("public.t"), "{error}");
+    }
+}
+
+#[test]
+fn rows_outside_a_transaction_are_damage() {
+    let mut assembler = assembler(LeafMap::default());
+    run(&mut assembler, &[begin(1), t(), commit(1)]).unwrap();
+    let error = run(&mut assembler, &[insert(ROOT, &["1", "a"])]).unwrap_err();
+    assert_eq!(error.name(), "StreamDamaged");
+}

@@ -1,0 +1,246 @@
+//! Copies tables under one snapshot into bulk objects, in parallel over tables and over ranges of big ones.
+//!
+//! A copy can be silently wrong after a rename, a rewrite or a swapped partition between snapshot and lock, so
+//! each range compares the facts of its table, read under the snapshot with its lock held, with the facts a fresh
+//! connection sees (architecture decision 6). A difference voids the attempt.
+
+mod worker;
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rindle_archive::{BulkError, Log};
+use rindle_proto::body::{Attempt, BulkPart};
+use rindle_proto::ids::Oid;
+use rindle_proto::schema::Table;
+use tokio::task::JoinSet;
+
+use crate::halt::HaltReason;
+use crate::pg::conn::ConnectError;
+use crate::pg::endpoint::Endpoint;
+use crate::state::{CopyProgress, Phase, State};
+
+/// Pages of one range: what one COPY reads, and how long one table lock is held.
+const RANGE_PAGES: u64 = 4096;
+
+/// Fewest and most connections that copy.
+const WORKERS_MIN: usize = 2;
+const WORKERS_MAX: usize = 8;
+
+/// One copy.
+#[derive(Debug)]
+pub struct Job {
+    /// Where Postgres is.
+    pub endpoint: Endpoint,
+    /// How the connections are seen there.
+    pub application_name: String,
+    /// Where bulk objects go.
+    pub archive: Log,
+    /// Where progress is told.
+    pub state: State,
+    /// Exported snapshot that every worker imports.
+    pub snapshot: String,
+    /// Part of the objects' names.
+    pub attempt: Attempt,
+    /// What to read.
+    pub plan: Vec<CopyTable>,
+}
+
+/// One physical table to read.
+#[derive(Clone, Debug)]
+pub struct CopyTable {
+    /// Table of the mirror that its rows go to.
+    pub table: Table,
+    /// The physical table: the table itself, or a leaf of it.
+    pub rel: Oid,
+    /// Its quoted, qualified name.
+    pub quoted_name: String,
+    /// Row filter of the publication, as SQL.
+    pub filter: Option<String>,
+    /// Size in pages.
+    pub pages: u64,
+}
+
+/// Why a copy ended without all rows.
+#[derive(Debug, thiserror::Error)]
+pub enum CopyError {
+    /// No connection.
+    #[error("connect")]
+    Connect(#[from] ConnectError),
+    /// Postgres refused a statement, or the connection broke.
+    #[error("copy {table}")]
+    Postgres {
+        /// The table.
+        table: String,
+        /// What Postgres said.
+        #[source]
+        source: tokio_postgres::Error,
+    },
+    /// The table changed between snapshot and lock.
+    #[error("table {table} changed while it was copied")]
+    Changed {
+        /// The table.
+        table: String,
+    },
+    /// A row that cannot be mirrored.
+    #[error(transparent)]
+    Row(HaltReason),
+    /// Text that is no COPY row.
+    #[error("copy {table}: {detail}")]
+    Text {
+        /// The table.
+        table: String,
+        /// What is wrong.
+        detail: String,
+    },
+    /// The archive refused a part for good.
+    #[error("archive")]
+    Archive(#[from] BulkError),
+    /// A worker died.
+    #[error("a copy worker died: {0}")]
+    Worker(String),
+}
+
+/// One unit of work: pages `from..to` of a table, open-ended at its end.
+#[derive(Clone, Debug)]
+struct Range {
+    table: Arc<CopyTable>,
+    from: u64,
+    to: Option<u64>,
+}
+
+/// What workers share.
+#[derive(Debug)]
+struct Shared {
+    job: Job,
+    ranges: Mutex<VecDeque<Range>>,
+    parts: Mutex<Parts>,
+}
+
+#[derive(Debug, Default)]
+struct Parts {
+    next_number: u32,
+    done: Vec<BulkPart>,
+    progress: CopyProgress,
+    /// Ranges not yet durable, by table of the mirror.
+    ranges_left: std::collections::HashMap<u32, usize>,
+}
+
+/// SQL that begins a transaction under an exported snapshot.
+pub fn import_snapshot(name: &str) -> String {
+    format!(
+        "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET TRANSACTION SNAPSHOT '{}'",
+        name.replace('\'', "''")
+    )
+}
+
+/// Copies everything of the job and returns its parts in number order.
+///
+/// # Errors
+/// The first error of any worker; the attempt is void then.
+pub async fn run(job: Job) -> Result<Vec<BulkPart>, CopyError> {
+    let ranges = plan_ranges(&job.plan);
+    let mut parts = Parts::default();
+    for range in &ranges {
+        *parts.ranges_left.entry(range.table.table.id.0).or_default() += 1;
+    }
+    parts.progress.tables = parts.ranges_left.len();
+    let cores = std::thread::available_parallelism().map_or(WORKERS_MIN, usize::from);
+    let workers = (cores * 2)
+        .clamp(WORKERS_MIN, WORKERS_MAX)
+        .min(ranges.len());
+    let shared = Arc::new(Shared {
+        job,
+        ranges: Mutex::new(ranges),
+        parts: Mutex::new(parts),
+    });
+    shared.tell();
+    let mut set = JoinSet::new();
+    for _ in 0..workers {
+        set.spawn(worker::run(Arc::clone(&shared)));
+    }
+    while let Some(ended) = set.join_next().await {
+        // Dropping the set ends the other workers.
+        ended.map_err(|error| CopyError::Worker(error.to_string()))??;
+    }
+    let mut parts = std::mem::take(&mut *shared.parts());
+    parts.done.sort_unstable_by_key(|part| part.number);
+    Ok(parts.done)
+}
+
+/// Big tables first, so that the last range is a small one.
+fn plan_ranges(plan: &[CopyTable]) -> VecDeque<Range> {
+    let mut tables: Vec<Arc<CopyTable>> = plan.iter().cloned().map(Arc::new).collect();
+    tables.sort_by_key(|table| std::cmp::Reverse(table.pages));
+    let mut ranges = VecDeque::new();
+    for table in tables {
+        let mut from = 0;
+        while table.pages - from > RANGE_PAGES {
+            let to = Some(from + RANGE_PAGES);
+            ranges.push_back(Range {
+                table: Arc::clone(&table),
+                from,
+                to,
+            });
+            from += RANGE_PAGES;
+        }
+        // Open-ended: a size read before the copy excludes no row.
+        ranges.push_back(Range {
+            table,
+            from,
+            to: None,
+        });
+    }
+    ranges
+}
+
+impl Shared {
+    fn next_range(&self) -> Option<Range> {
+        self.ranges
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .pop_front()
+    }
+
+    fn next_part_number(&self) -> u32 {
+        let mut parts = self.parts();
+        let number = parts.next_number;
+        parts.next_number += 1;
+        number
+    }
+
+    fn part_done(&self, part: BulkPart) {
+        let mut parts = self.parts();
+        parts.progress.rows += part.rows;
+        parts.progress.bytes += part.raw_bytes;
+        parts.progress.waiting = None;
+        parts.done.push(part);
+        drop(parts);
+        self.tell();
+    }
+
+    fn range_done(&self, range: &Range) {
+        let mut parts = self.parts();
+        let left = parts.ranges_left.entry(range.table.table.id.0).or_default();
+        *left -= 1;
+        if *left == 0 {
+            parts.progress.tables_done += 1;
+        }
+        drop(parts);
+        self.tell();
+    }
+
+    fn waits(&self, why: String) {
+        self.parts().progress.waiting = Some(why);
+        self.tell();
+    }
+
+    fn tell(&self) {
+        let progress = self.parts().progress.clone();
+        self.job.state.set_phase(Phase::Copying(progress));
+    }
+
+    fn parts(&self) -> std::sync::MutexGuard<'_, Parts> {
+        self.parts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

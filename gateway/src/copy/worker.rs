@@ -1,0 +1,228 @@
+//! One connection that copies range after range.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use rindle_archive::Kind;
+use rindle_proto::row::put_row_head;
+use rindle_proto::schema::Table;
+use tokio_postgres::Client;
+
+use super::{CopyError, Range, Shared, import_snapshot};
+use crate::assemble::put_value;
+use crate::pg::copytext::RowDecoder;
+use crate::pg::pgoutput::Cell;
+use crate::ship::chain;
+
+/// A bulk part is closed at this many bytes of rows.
+const PART_BYTES: usize = 8 << 20;
+
+/// Pauses between attempts to write one part.
+const RETRY_MIN: Duration = Duration::from_millis(200);
+const RETRY_MAX: Duration = Duration::from_secs(5);
+
+/// Shape and storage of a table: what a change between snapshot and lock would alter.
+const FACTS: &str = "SELECT pg_catalog.concat_ws('|', c.relfilenode, c.relnamespace, c.relname, c.relkind, \
+    (SELECT pg_catalog.string_agg(pg_catalog.concat_ws(',', a.attnum, a.attname, a.atttypid, a.atttypmod, \
+     a.attisdropped), ';' ORDER BY a.attnum) FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0)) \
+    FROM pg_catalog.pg_class c WHERE c.oid = $1";
+
+struct Worker {
+    shared: Arc<Shared>,
+    reader: Client,
+    /// Sees the present, not the snapshot.
+    checker: Client,
+    rows: RowDecoder,
+    scratch: String,
+}
+
+/// The rows of a part that is being filled.
+#[derive(Default)]
+struct Filling {
+    rows: Vec<u8>,
+    count: u64,
+}
+
+/// Takes ranges until none is left.
+pub(super) async fn run(shared: Arc<Shared>) -> Result<(), CopyError> {
+    let connect = || crate::pg::conn::connect(&shared.job.endpoint, &shared.job.application_name);
+    let reader = connect().await?;
+    let checker = connect().await?;
+    let mut worker = Worker {
+        shared: Arc::clone(&shared),
+        reader,
+        checker,
+        rows: RowDecoder::new(),
+        scratch: String::new(),
+    };
+    while let Some(range) = shared.next_range() {
+        worker.copy(&range).await?;
+        shared.range_done(&range);
+    }
+    Ok(())
+}
+
+impl Worker {
+    /// One range in one transaction: the table lock is held no longer than its COPY.
+    async fn copy(&mut self, range: &Range) -> Result<(), CopyError> {
+        let table = &range.table.table;
+        let failed = |source| CopyError::Postgres {
+            table: name(table),
+            source,
+        };
+        let begin = format!(
+            "{}; LOCK TABLE ONLY {} IN ACCESS SHARE MODE",
+            import_snapshot(&self.shared.job.snapshot),
+            range.table.quoted_name
+        );
+        self.reader.batch_execute(&begin).await.map_err(failed)?;
+        self.check(range).await?;
+        let mut filling = Filling::default();
+        let stream = self
+            .reader
+            .copy_out(&copy_sql(range))
+            .await
+            .map_err(failed)?;
+        let mut stream = Box::pin(stream);
+        while let Some(line) = stream.next().await {
+            let line = line.map_err(failed)?;
+            add_row(
+                &mut filling,
+                &mut self.rows,
+                &mut self.scratch,
+                table,
+                &line,
+            )?;
+            if filling.rows.len() >= PART_BYTES {
+                put_part(&self.shared, table, std::mem::take(&mut filling)).await?;
+            }
+        }
+        drop(stream);
+        self.reader.batch_execute("COMMIT").await.map_err(failed)?;
+        if filling.count > 0 {
+            put_part(&self.shared, table, filling).await?;
+        }
+        Ok(())
+    }
+
+    /// With the lock held nothing can change any more; what changed before shows as a difference.
+    async fn check(&self, range: &Range) -> Result<(), CopyError> {
+        let failed = |source| CopyError::Postgres {
+            table: name(&range.table.table),
+            source,
+        };
+        let rel = range.table.rel.0;
+        let then = self
+            .reader
+            .query_opt(FACTS, &[&rel])
+            .await
+            .map_err(failed)?;
+        let now = self
+            .checker
+            .query_opt(FACTS, &[&rel])
+            .await
+            .map_err(failed)?;
+        let facts = |row: Option<tokio_postgres::Row>| row.map(|row| row.get::<_, String>(0));
+        match (facts(then), facts(now)) {
+            (Some(then), Some(now)) if then == now => Ok(()),
+            _ => Err(CopyError::Changed {
+                table: name(&range.table.table),
+            }),
+        }
+    }
+}
+
+fn copy_sql(range: &Range) -> String {
+    let columns: Vec<String> = range
+        .table
+        .table
+        .columns
+        .iter()
+        .map(|column| crate::pg::catalog::quote_ident(&column.name))
+        .collect();
+    let mut conditions = Vec::new();
+    if range.from > 0 {
+        conditions.push(format!("ctid >= '({},0)'::pg_catalog.tid", range.from));
+    }
+    if let Some(to) = range.to {
+        conditions.push(format!("ctid < '({to},0)'::pg_catalog.tid"));
+    }
+    if let Some(filter) = &range.table.filter {
+        conditions.push(format!("({filter})"));
+    }
+    let filter = match conditions.is_empty() {
+        true => String::new(),
+        false => format!(" WHERE {}", conditions.join(" AND ")),
+    };
+    format!(
+        "COPY (SELECT {} FROM ONLY {}{filter}) TO STDOUT",
+        columns.join(", "),
+        range.table.quoted_name
+    )
+}
+
+fn add_row(
+    filling: &mut Filling,
+    decoder: &mut RowDecoder,
+    scratch: &mut String,
+    table: &Table,
+    line: &[u8],
+) -> Result<(), CopyError> {
+    let text = |detail: String| CopyError::Text {
+        table: name(table),
+        detail,
+    };
+    let line = line
+        .strip_suffix(b"\n")
+        .ok_or_else(|| text("a row without its newline".to_owned()))?;
+    let row = decoder
+        .decode(line, table.columns.len())
+        .map_err(|error| text(error.to_string()))?;
+    if filling.rows.capacity() == 0 {
+        filling.rows.reserve(PART_BYTES + (64 << 10));
+    }
+    put_row_head(&mut filling.rows, table.columns.len());
+    for (at, field) in row.iter().enumerate() {
+        let cell = field.map_or(Cell::Null, Cell::Text);
+        put_value(&mut filling.rows, table, at, cell, scratch).map_err(CopyError::Row)?;
+    }
+    filling.count += 1;
+    Ok(())
+}
+
+/// Writes one part, for as long as it takes.
+async fn put_part(shared: &Shared, table: &Table, filled: Filling) -> Result<(), CopyError> {
+    let number = shared.next_part_number();
+    let rows = bytes::Bytes::from(filled.rows);
+    let mut pause = RETRY_MIN;
+    loop {
+        let put = shared
+            .job
+            .archive
+            .put_bulk(
+                shared.job.attempt,
+                number,
+                table.id,
+                filled.count,
+                rows.clone(),
+            )
+            .await;
+        match put {
+            Ok(part) => {
+                shared.part_done(part);
+                return Ok(());
+            }
+            Err(error) if error.kind() == Kind::Retry => {
+                shared.waits(format!("the archive takes no writes: {}", chain(&error)));
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(RETRY_MAX);
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+fn name(table: &Table) -> String {
+    format!("{}.{}", table.schema, table.name)
+}
