@@ -10,6 +10,7 @@
 //! - [`http`]: `GET` and `POST` on a local port
 //! - [`program`]: one program of ours as a child process
 //! - [`cluster`]: a source with its gateway, followers and producer
+//! - [`outage`]: an archive out of reach
 //! - [`oracle`]: rows of Postgres = rows of the mirror, value by value
 //! - [`cases`]: SQL case files
 //! - [`samples`]: values of every type
@@ -20,6 +21,7 @@ pub mod cases;
 pub mod cluster;
 pub mod http;
 pub mod oracle;
+pub mod outage;
 pub mod postgres;
 pub mod program;
 pub mod rng;

@@ -9,6 +9,7 @@ use std::{
 
 use rindle_drills::{
     cluster::Cluster,
+    outage::Outage,
     postgres::{Options, Server, version_from_env},
     wait,
 };
@@ -17,29 +18,6 @@ use serde_json::json;
 
 const READY_WITHIN: Duration = Duration::from_secs(60);
 const MIB: u64 = 1 << 20;
-
-/// An archive folder out of reach: a file stands in its place, so that nothing can be made there, not even by root.
-struct Outage {
-    place: PathBuf,
-    aside: PathBuf,
-}
-
-impl Outage {
-    async fn begin(place: &Path) -> Self {
-        let aside = place.with_extension("aside");
-        tokio::fs::rename(place, &aside).await.unwrap();
-        tokio::fs::write(place, "out of reach").await.unwrap();
-        Self {
-            place: place.to_owned(),
-            aside,
-        }
-    }
-
-    async fn end(self) {
-        tokio::fs::remove_file(&self.place).await.unwrap();
-        tokio::fs::rename(&self.aside, &self.place).await.unwrap();
-    }
-}
 
 async fn started(server: &Server, source: &str, setup: &str, tables: &[&str]) -> Cluster {
     let mut cluster = Cluster::new(server, "postgres", source).await.unwrap();
@@ -114,7 +92,7 @@ async fn nothing_is_acknowledged_that_the_archive_does_not_hold() {
     cluster.must_be_equal(0).await.unwrap();
     let watch = cluster.watch();
 
-    let outage = Outage::begin(&cluster.archive()).await;
+    let outage = Outage::begin(&cluster.archive()).await.unwrap();
     let before = cluster.source_position().await.unwrap();
     for (id, v) in [(1, "a"), (2, "b"), (3, "c")] {
         cluster
@@ -160,7 +138,7 @@ async fn nothing_is_acknowledged_that_the_archive_does_not_hold() {
 
     cluster.gateway().unwrap().kill().await.unwrap();
     tokio::fs::remove_dir_all(cluster.data_dir()).await.unwrap();
-    outage.end().await;
+    outage.end().await.unwrap();
     cluster.start_gateway().await.unwrap();
     cluster
         .session

@@ -8,5 +8,6 @@ mod cases;
 mod end_to_end;
 mod kills;
 mod oracle;
+mod pressure;
 mod property;
 mod tidy;
