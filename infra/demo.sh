@@ -60,10 +60,10 @@ start() {
   shift
   "$@" >"$dir/$name.ready" 2>"$dir/$name.log" &
   children+=($!)
-  until_seen 30 grep -q '"ready":true' "$dir/$name.ready" || fail "$name printed no ready line"
+  until_seen 30 grep -q '"ready": *true' "$dir/$name.ready" || fail "$name printed no ready line"
   cat "$dir/$name.ready"
 }
-port_of() { sed -n "s/.*\"$2\":\([0-9]*\).*/\1/p" "$dir/$1.ready"; }
+port_of() { sed -n "s/.*\"$2\": *\([0-9]*\).*/\1/p" "$dir/$1.ready"; }
 free_port() { python3 - <<'PY' 2>/dev/null || echo $((20000 + RANDOM % 20000))
 import socket
 s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])
