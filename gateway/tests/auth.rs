@@ -7,7 +7,10 @@ use std::process::Command;
 
 use rindle_gateway::pg::conn::{self, ConnectError, Reason};
 use rindle_gateway::pg::endpoint::{Endpoint, Host, Secret, SslMode};
+use rindle_gateway::pg::tls;
 use rindle_gateway::pg::walsender::WalStream;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
 
 use crate::postgres::{Server, give_away};
 
@@ -30,12 +33,56 @@ const ROLES: &str = "
     CREATE ROLE md5 LOGIN REPLICATION PASSWORD 'old';
     ";
 
+/// Mode, host, root file, and the words of the refusal if it is one.
+const CHECKS: [(SslMode, &str, &str, Option<&str>); 10] = [
+    (SslMode::Require, "127.0.0.1", "ca.crt", None),
+    (SslMode::VerifyCa, "localhost", "ca.crt", None),
+    (SslMode::VerifyFull, "127.0.0.1", "ca.crt", None),
+    (SslMode::VerifyFull, "127.0.0.1", "server.crt", None),
+    (
+        SslMode::VerifyFull,
+        "localhost",
+        "ca.crt",
+        Some("not valid for name"),
+    ),
+    (
+        SslMode::VerifyFull,
+        "localhost",
+        "server.crt",
+        Some("not valid for name"),
+    ),
+    (
+        SslMode::VerifyCa,
+        "127.0.0.1",
+        "other.crt",
+        Some("UnknownIssuer"),
+    ),
+    (
+        SslMode::Require,
+        "127.0.0.1",
+        "other.crt",
+        Some("UnknownIssuer"),
+    ),
+    (
+        SslMode::VerifyFull,
+        "127.0.0.1",
+        "system",
+        Some("UnknownIssuer"),
+    ),
+    (
+        SslMode::Require,
+        "127.0.0.1",
+        "missing.crt",
+        Some("missing.crt"),
+    ),
+];
+
 /// Both kinds of connection with one endpoint; the errors as text.
 async fn both(endpoint: &Endpoint) -> [Result<(), String>; 2] {
     let ordinary = conn::connect(endpoint, "test")
         .await
         .map(drop)
-        .map_err(told);
+        .map_err(|error| told(&error));
     let replication = WalStream::connect(endpoint, "test").await;
     let identified = match replication {
         Ok(mut stream) => stream
@@ -43,13 +90,13 @@ async fn both(endpoint: &Endpoint) -> [Result<(), String>; 2] {
             .await
             .map(drop)
             .map_err(|error| error.to_string()),
-        Err(error) => Err(told(error)),
+        Err(error) => Err(told(&error)),
     };
     [ordinary, identified]
 }
 
-fn told(error: ConnectError) -> String {
-    match std::error::Error::source(&error) {
+fn told(error: &ConnectError) -> String {
+    match std::error::Error::source(error) {
         Some(source) => format!("{error}: {source}"),
         None => error.to_string(),
     }
@@ -114,60 +161,28 @@ async fn passwords_and_certificates_are_checked_on_both_kinds_of_connection() {
         let error = WalStream::connect(&wrong, "test").await.unwrap_err();
         assert_eq!(error.sqlstate(), Some("28P01"));
     }
-    // Binds SCRAM to the certificate, whose signature is SHA-384.
+    // SCRAM is bound to the certificate, whose signature is SHA-384.
+    let certificate = CertificateDer::from_pem_file(file("server.crt").unwrap()).unwrap();
+    assert_eq!(
+        tls::server_end_point(&certificate).map(|hash| hash.len()),
+        Some(48)
+    );
     let mut endpoint = server.tcp("127.0.0.1", "scram_tls", "tls", SslMode::Require);
     assert_eq!(both(&endpoint).await, [Ok(()), Ok(())]);
     endpoint.password = None;
     assert!(both(&endpoint).await.iter().all(Result::is_err));
 
-    let checks = [
-        (SslMode::Require, "127.0.0.1", "ca.crt", None),
-        (SslMode::VerifyCa, "localhost", "ca.crt", None),
-        (SslMode::VerifyFull, "127.0.0.1", "ca.crt", None),
-        (SslMode::VerifyFull, "127.0.0.1", "server.crt", None),
-        (
-            SslMode::VerifyFull,
-            "localhost",
-            "ca.crt",
-            Some("not valid for name"),
-        ),
-        (
-            SslMode::VerifyFull,
-            "localhost",
-            "server.crt",
-            Some("not valid for name"),
-        ),
-        (
-            SslMode::VerifyCa,
-            "127.0.0.1",
-            "other.crt",
-            Some("UnknownIssuer"),
-        ),
-        (
-            SslMode::Require,
-            "127.0.0.1",
-            "other.crt",
-            Some("UnknownIssuer"),
-        ),
-        (
-            SslMode::VerifyFull,
-            "127.0.0.1",
-            "system",
-            Some("UnknownIssuer"),
-        ),
-        (
-            SslMode::Require,
-            "127.0.0.1",
-            "missing.crt",
-            Some("missing.crt"),
-        ),
-    ];
-    for (mode, host, root, refusal) in checks {
+    certificates_are_checked(&server, directory.as_ref().unwrap()).await;
+}
+
+/// The modes of TLS against authorities that signed the server's certificate, and others.
+async fn certificates_are_checked(server: &Server, data: &Path) {
+    for (mode, host, root, refusal) in CHECKS {
         let mut endpoint = server.tcp(host, "tls_only", "", mode);
         endpoint.tls.root_cert = if root == "system" {
             Some("system".into())
         } else {
-            file(root)
+            Some(data.join(root))
         };
         let found = both(&endpoint).await;
         match refusal {

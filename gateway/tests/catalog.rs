@@ -35,6 +35,40 @@ const TABLES: &str = "
     CREATE TABLE listed(id int PRIMARY KEY, a int, b text);
     CREATE TABLE filtered(id int PRIMARY KEY, a int);";
 
+/// Name, kind and type of the columns of `types`.
+const KINDS: [(&str, &str, &str); 20] = [
+    ("id", "int", "integer"),
+    ("b", "bool", "boolean"),
+    ("o", "int", "oid"),
+    ("f", "float", "real"),
+    ("by", "bytea", "bytea"),
+    ("j", "json", "jsonb"),
+    ("a", "int[]", "integer[]"),
+    ("fa", "float[]", "double precision[]"),
+    ("ba", "bool[]", "boolean[]"),
+    ("ta", "text[]", "character varying(5)[]"),
+    ("xa", "text[;]", "box[]"),
+    ("da", "text[]", "public.age[]"),
+    ("v", "text", "int2vector"),
+    ("ov", "text", "oidvector"),
+    ("d", "text", "public.age"),
+    ("e", "text", "public.mood"),
+    ("n", "text", "numeric(12,2)"),
+    ("c", "text", "character(5)"),
+    ("p", "text", "public.pair"),
+    ("late", "text", "text"),
+];
+
+/// Physical tables of the copy and the tables of the mirror they go to.
+const COPIED: [(&str, &str); 6] = [
+    ("\"public\".\"types\"", "types"),
+    ("\"public\".\"Odd \"\"Name\"", "Odd \"Name"),
+    ("\"public\".\"part1\"", "part"),
+    ("\"public\".\"part2\"", "part"),
+    ("\"public\".\"listed\"", "listed"),
+    ("\"public\".\"filtered\"", "filtered"),
+];
+
 fn table<'a>(tables: &'a [Table], name: &str) -> &'a Table {
     tables.iter().find(|table| table.name == name).unwrap()
 }
@@ -67,30 +101,8 @@ async fn catalog_tells_what_the_mirror_is() {
         .iter()
         .map(|it| (&*it.name, (it.kind.to_string(), &*it.type_name)))
         .collect();
-    let wanted = [
-        ("id", "int", "integer"),
-        ("b", "bool", "boolean"),
-        ("o", "int", "oid"),
-        ("f", "float", "real"),
-        ("by", "bytea", "bytea"),
-        ("j", "json", "jsonb"),
-        ("a", "int[]", "integer[]"),
-        ("fa", "float[]", "double precision[]"),
-        ("ba", "bool[]", "boolean[]"),
-        ("ta", "text[]", "character varying(5)[]"),
-        ("xa", "text[;]", "box[]"),
-        ("da", "text[]", "public.age[]"),
-        ("v", "text", "int2vector"),
-        ("ov", "text", "oidvector"),
-        ("d", "text", "public.age"),
-        ("e", "text", "public.mood"),
-        ("n", "text", "numeric(12,2)"),
-        ("c", "text", "character(5)"),
-        ("p", "text", "public.pair"),
-        ("late", "text", "text"),
-    ];
-    assert_eq!(kinds.len(), wanted.len());
-    for (name, kind, type_name) in wanted {
+    assert_eq!(kinds.len(), KINDS.len());
+    for (name, kind, type_name) in KINDS {
         assert_eq!(kinds[name], (kind.to_owned(), type_name), "{name}");
     }
     let indexes: Vec<_> = types.indexes.iter().map(|index| &*index.name).collect();
@@ -116,17 +128,7 @@ async fn catalog_tells_what_the_mirror_is() {
         .iter()
         .map(|it| (&*it.quoted_name, &*it.table.name))
         .collect();
-    assert_eq!(
-        copied,
-        [
-            ("\"public\".\"types\"", "types"),
-            ("\"public\".\"Odd \"\"Name\"", "Odd \"Name"),
-            ("\"public\".\"part1\"", "part"),
-            ("\"public\".\"part2\"", "part"),
-            ("\"public\".\"listed\"", "listed"),
-            ("\"public\".\"filtered\"", "filtered"),
-        ]
-    );
+    assert_eq!(copied, COPIED);
     let composites: Vec<_> = view
         .types
         .iter()

@@ -11,6 +11,24 @@ use crate::postgres::Server;
 
 const WITHIN: Duration = Duration::from_secs(30);
 
+/// What the first test's changes look like in the stream.
+const THREE_TRANSACTIONS: [&str; 14] = [
+    "begin",
+    "insert 2,after",
+    "commit",
+    "begin",
+    "update Key 2,null to 3,after",
+    "insert 4,5000 bytes",
+    "insert 5,null",
+    "message rindle hello",
+    "commit",
+    "begin",
+    "update Key 4,null to 6,unchanged",
+    "delete Key 5,null",
+    "truncate 1",
+    "commit",
+];
+
 /// What a test looks at: a line for each message but keepalives and relations.
 async fn lines_until(stream: &mut WalStream, commits: usize) -> (Vec<String>, EndLsn) {
     let mut lines = Vec::new();
@@ -154,23 +172,7 @@ async fn slot_snapshot_and_stream_meet_without_a_gap() {
     .await
     .unwrap();
     let (lines, end) = lines_until(&mut stream, 3).await;
-    let wanted = [
-        "begin",
-        "insert 2,after",
-        "commit",
-        "begin",
-        "update Key 2,null to 3,after",
-        "insert 4,5000 bytes",
-        "insert 5,null",
-        "message rindle hello",
-        "commit",
-        "begin",
-        "update Key 4,null to 6,unchanged",
-        "delete Key 5,null",
-        "truncate 1",
-        "commit",
-    ];
-    assert_eq!(lines, wanted);
+    assert_eq!(lines, THREE_TRANSACTIONS);
     stream.status(end.0, end.0, end.0, false).await.unwrap();
     wait_for(&sql, "s", end.0).await;
     assert!(!stream.has_unsent());

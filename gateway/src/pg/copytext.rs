@@ -201,7 +201,8 @@ mod tests {
 
     #[test]
     fn fields_and_nulls_are_told_apart() {
-        let table: [(&[u8], &[Option<&[u8]>]); 7] = [
+        type Case<'a> = (&'a [u8], &'a [Option<&'a [u8]>]);
+        let table: [Case<'_>; 7] = [
             (b"", &[Some(b"")]),
             (b"\\N", &[None]),
             (b"\\\\N", &[Some(b"\\N")]),

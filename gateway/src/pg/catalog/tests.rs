@@ -319,7 +319,7 @@ fn changed_types_and_leaves_void_a_copy() {
         ..relation(1)
     });
     root.leaves = vec![relation(2)];
-    let mut then = view(vec![root.clone()]);
+    let mut then = view(vec![root]);
     then.types
         .insert("7 public.mood".to_owned(), "[\"sad\"]".to_owned());
     let mut now = then.clone();
