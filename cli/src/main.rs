@@ -1,1 +1,70 @@
-fn main() {}
+//! `rindle`: the operator's command line. A subcommand is a file: its flags, one call, what to print. The work is
+//! done in the gateway's `lifecycle` and in the producer.
+//!
+//! Results go to stdout (`--json`: one document), logs to stderr. Exit status: 0 done, 1 ran and found or met a
+//! failure, 2 refused or wrong usage, 3 fenced.
+
+mod args;
+mod outcome;
+mod pg;
+
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::{Parser, Subcommand};
+use tracing_subscriber::EnvFilter;
+
+use crate::outcome::Outcome;
+
+/// Keeps exact SQLite mirrors of a Postgres source: the operator's commands.
+#[derive(Debug, Parser)]
+#[command(name = "rindle", version, propagate_version = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+    /// Print one JSON document on stdout.
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// What has to do with the Postgres source.
+    #[command(subcommand)]
+    Pg(pg::Command),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    start_logging();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build();
+    let result = runtime.context("build the runtime").and_then(|runtime| {
+        let result = runtime.block_on(run(cli.command));
+        runtime.shutdown_timeout(std::time::Duration::from_secs(1));
+        result
+    });
+    match result {
+        Ok(outcome) => outcome.print(cli.json),
+        Err(error) => outcome::print_error(&error, cli.json),
+    }
+}
+
+async fn run(command: Command) -> anyhow::Result<Outcome> {
+    match command {
+        Command::Pg(command) => pg::run(command).await,
+    }
+}
+
+fn start_logging() {
+    let filter =
+        EnvFilter::try_from_env("RINDLE_LOG").unwrap_or_else(|_unset| EnvFilter::new("info"));
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
+    match std::env::var("RINDLE_LOG_FORMAT").as_deref() {
+        Ok("json") => builder.json().init(),
+        _ => builder.with_ansi(false).init(),
+    }
+}

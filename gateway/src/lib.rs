@@ -6,6 +6,7 @@
 //! - [`config`], [`state`], [`halt`]: settings; what the gateway says of itself; why it stops
 //! - [`live`]: what one session shares with ship and fan-out
 //! - [`http`]: health, status, metrics
+//! - [`lifecycle`]: what `rindle pg` does: prepare, mint
 //!
 //! Shutdown, in this order: the pump stops between frames and reports its last position, ship writes what waits
 //! (bounded), the slot and the lock are let go, then the servers stop.
@@ -16,6 +17,7 @@ pub mod copy;
 pub mod fanout;
 pub mod halt;
 pub mod http;
+pub mod lifecycle;
 pub mod live;
 pub mod log;
 pub mod pg;

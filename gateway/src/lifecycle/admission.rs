@@ -13,6 +13,9 @@ use std::fmt;
 use serde::Serialize;
 
 use self::facts::SourceFacts;
+pub(super) use self::server::{
+    no_free_sender, no_replication_right, not_published, standby, too_old,
+};
 use super::names::TableName;
 
 /// One thing that was found about a source.
@@ -44,18 +47,36 @@ pub enum Level {
 
 impl Finding {
     /// A finding that forbids a generation.
-    pub fn fatal(id: &'static str, seen: impl Into<String>, why: &'static str, mend: impl Into<String>) -> Self {
-        Self { id, level: Level::Fatal, object: None, seen: seen.into(), why, mend: mend.into() }
+    pub fn fatal(
+        id: &'static str,
+        seen: impl Into<String>,
+        why: &'static str,
+        mend: impl Into<String>,
+    ) -> Self {
+        Self {
+            id,
+            level: Level::Fatal,
+            object: None,
+            seen: seen.into(),
+            why,
+            mend: mend.into(),
+        }
     }
 
     /// The same finding, about an object.
     pub fn about(self, object: impl Into<String>) -> Self {
-        Self { object: Some(object.into()), ..self }
+        Self {
+            object: Some(object.into()),
+            ..self
+        }
     }
 
     /// The same finding, as a warning.
     pub fn warning(self) -> Self {
-        Self { level: Level::Warning, ..self }
+        Self {
+            level: Level::Warning,
+            ..self
+        }
     }
 
     /// True when no generation can be minted with it.
@@ -66,13 +87,26 @@ impl Finding {
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let object = self.object.as_ref().map(|object| format!(" {object}:")).unwrap_or_default();
+        let object = self
+            .object
+            .as_ref()
+            .map(|object| format!(" {object}:"))
+            .unwrap_or_default();
         let level = match self.level {
             Level::Fatal => "fatal",
             Level::Warning => "warning",
         };
-        let Self { id, seen, why, mend, .. } = self;
-        write!(f, "{level} {id}:{object} {seen}\n    why:  {why}\n    mend: {mend}")
+        let Self {
+            id,
+            seen,
+            why,
+            mend,
+            ..
+        } = self;
+        write!(
+            f,
+            "{level} {id}:{object} {seen}\n    why:  {why}\n    mend: {mend}"
+        )
     }
 }
 
@@ -86,18 +120,30 @@ pub fn check(source: &SourceFacts, wanted: &[TableName]) -> Vec<Finding> {
     };
     findings.extend(server::check_publication(view, wanted));
     findings.extend(view.tables.iter().flat_map(tables::check));
-    findings.extend(tables::check_rights(view, &source.rights, &source.session.role));
+    findings.extend(tables::check_rights(
+        view,
+        &source.rights,
+        &source.session.role,
+    ));
     findings.extend(mirror_names::check(view));
     if findings.is_empty()
         && let Err(unfit) = view.schema()
     {
         let why = "the mirror could not equal the source";
-        findings.push(Finding::fatal("Unfit", unfit.to_string(), why, "see what was seen"));
+        findings.push(Finding::fatal(
+            "Unfit",
+            unfit.to_string(),
+            why,
+            "see what was seen",
+        ));
     }
     findings
 }
 
 /// True for a finding that would make the application's own writes fail once the table is published.
 pub(super) fn breaks_writes(finding: &Finding) -> bool {
-    matches!(finding.id, tables::NO_ROW_KEY | tables::KEY_NOT_IDENTITY | tables::KEY_DEFERRABLE)
+    matches!(
+        finding.id,
+        tables::NO_ROW_KEY | tables::KEY_NOT_IDENTITY | tables::KEY_DEFERRABLE
+    )
 }

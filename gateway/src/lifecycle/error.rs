@@ -53,9 +53,19 @@ impl std::error::Error for Refusal {}
 
 impl std::fmt::Display for Refusal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let fatal = self.findings.iter().filter(|finding| finding.is_fatal()).count();
-        write!(f, "refused for {fatal} reason{}", if fatal == 1 { "" } else { "s" })?;
-        self.findings.iter().try_for_each(|finding| write!(f, "\n{finding}"))
+        let fatal = self
+            .findings
+            .iter()
+            .filter(|finding| finding.is_fatal())
+            .count();
+        write!(
+            f,
+            "refused for {fatal} reason{}",
+            if fatal == 1 { "" } else { "s" }
+        )?;
+        self.findings
+            .iter()
+            .try_for_each(|finding| write!(f, "\n{finding}"))
     }
 }
 
@@ -75,12 +85,17 @@ impl LifecycleError {
 
     /// For `map_err` on a query: says what was being done.
     pub(super) fn postgres(doing: &str) -> impl Fn(tokio_postgres::Error) -> Self {
-        move |source| Self::Postgres { doing: doing.to_owned(), source }
+        move |source| Self::Postgres {
+            doing: doing.to_owned(),
+            source,
+        }
     }
 }
 
 impl From<Finding> for LifecycleError {
     fn from(finding: Finding) -> Self {
-        Self::Refused(Refusal { findings: vec![finding] })
+        Self::Refused(Refusal {
+            findings: vec![finding],
+        })
     }
 }

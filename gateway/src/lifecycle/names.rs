@@ -38,7 +38,10 @@ pub(crate) fn quote_literal(text: &str) -> String {
 impl TableName {
     /// A table of a schema.
     pub fn new(schema: impl Into<String>, name: impl Into<String>) -> Self {
-        Self { schema: schema.into(), name: name.into() }
+        Self {
+            schema: schema.into(),
+            name: name.into(),
+        }
     }
 
     /// Reads names between commas.
@@ -74,7 +77,10 @@ impl FromStr for TableName {
     type Err = NameError;
 
     fn from_str(text: &str) -> Result<Self, NameError> {
-        let bad = |expected| NameError { text: text.to_owned(), expected };
+        let bad = |expected| NameError {
+            text: text.to_owned(),
+            expected,
+        };
         let parts = split_outside_quotes(text, '.');
         let parts: Option<Vec<String>> = parts.iter().map(|part| unquote(part)).collect();
         let parts = parts.ok_or_else(|| bad("a quote is not closed or stands inside a name"))?;
@@ -85,9 +91,9 @@ impl FromStr for TableName {
             Err(parts) if parts.len() == 1 && !parts[0].is_empty() => {
                 Ok(Self::new("public", parts[0].clone()))
             }
-            Ok(_) | Err(_) => {
-                Err(bad("expected schema.table; put names with dots into double quotes"))
-            }
+            Ok(_) | Err(_) => Err(bad(
+                "expected schema.table; put names with dots into double quotes",
+            )),
         }
     }
 }
@@ -118,20 +124,38 @@ mod tests {
     #[test]
     fn names_are_taken_as_they_are() {
         let list = TableName::parse_list(r#"public.issue, Sales.Order,t,"a.b"."c,""d""#);
-        let wanted = [("public", "issue"), ("Sales", "Order"), ("public", "t"), ("a.b", "c,\"d")];
+        let wanted = [
+            ("public", "issue"),
+            ("Sales", "Order"),
+            ("public", "t"),
+            ("a.b", "c,\"d"),
+        ];
         let wanted: Vec<_> = wanted.iter().map(|(s, n)| TableName::new(*s, *n)).collect();
         assert_eq!(list.unwrap(), wanted);
     }
 
     #[test]
     fn what_is_no_name_is_refused() {
-        for bad in ["", ".", "a.", ".b", "a.b.c", "a,,b", "\"a", "a\"b\"", "\"a\"b\".c"] {
+        for bad in [
+            "",
+            ".",
+            "a.",
+            ".b",
+            "a.b.c",
+            "a,,b",
+            "\"a",
+            "a\"b\"",
+            "\"a\"b\".c",
+        ] {
             assert!(TableName::parse_list(bad).is_err(), "{bad}");
         }
     }
 
     #[test]
     fn publication_is_that_of_the_contract() {
-        assert_eq!(publication_name(&"my-app".parse().unwrap()), "rindle_my_app");
+        assert_eq!(
+            publication_name(&"my-app".parse().unwrap()),
+            "rindle_my_app"
+        );
     }
 }

@@ -95,10 +95,18 @@ pub async fn read(client: &Client, publication: &str) -> Result<SourceFacts, Lif
         Err(CatalogError::NoPublication { .. }) => None,
         Err(error) => return Err(error.into()),
     };
-    let relations = view.iter().flat_map(|view| &view.tables).flat_map(super::tables::physical);
+    let relations = view
+        .iter()
+        .flat_map(|view| &view.tables)
+        .flat_map(super::tables::physical);
     let oids: Vec<u32> = relations.map(|relation| relation.oid.0).collect();
     let rights = all(client, RIGHTS, &[&oids]).await?;
-    Ok(SourceFacts { session, publication: publication.to_owned(), view, rights })
+    Ok(SourceFacts {
+        session,
+        publication: publication.to_owned(),
+        view,
+        rights,
+    })
 }
 
 async fn all<T: DeserializeOwned>(
@@ -112,5 +120,7 @@ async fn all<T: DeserializeOwned>(
     let document = |text: String| {
         serde_json::from_str(&text).map_err(|error| LifecycleError::Catalog(error.into()))
     };
-    rows.iter().map(|row| text(row).and_then(document)).collect()
+    rows.iter()
+        .map(|row| text(row).and_then(document))
+        .collect()
 }

@@ -17,7 +17,10 @@ const WHY_CASE: &str = "SQLite does not tell names apart that differ in case onl
 
 /// Checks the names of all tables and their columns.
 pub(super) fn check(view: &CatalogView) -> Vec<Finding> {
-    let names = view.tables.iter().map(|table| (mirror_name(table), table.relation.full_name()));
+    let names = view
+        .tables
+        .iter()
+        .map(|table| (mirror_name(table), table.relation.full_name()));
     let mut findings: Vec<Finding> = collisions(names)
         .map(|(_, tables)| {
             let seen = format!("tables {} have one name in a mirror", quoted(&tables));
@@ -27,7 +30,11 @@ pub(super) fn check(view: &CatalogView) -> Vec<Finding> {
         .collect();
     for table in &view.tables {
         let name = table.relation.full_name();
-        findings.extend(check_table(view, table).into_iter().map(|found| found.about(&*name)));
+        findings.extend(
+            check_table(view, table)
+                .into_iter()
+                .map(|found| found.about(&*name)),
+        );
     }
     findings
 }
@@ -54,7 +61,9 @@ fn check_table(view: &CatalogView, table: &TableFacts) -> Vec<Finding> {
         let mend = "publish fewer columns with a column list";
         findings.push(Finding::fatal("TooManyColumns", seen, why, mend));
     }
-    let pairs = columns.iter().map(|name| ((*name).clone(), (*name).clone()));
+    let pairs = columns
+        .iter()
+        .map(|name| ((*name).clone(), (*name).clone()));
     findings.extend(collisions(pairs).map(|(_, columns)| {
         let seen = format!("columns {} have one name in a mirror", quoted(&columns));
         let mend = "rename all but one of them, or publish only one with a column list";
@@ -76,11 +85,18 @@ fn collisions(
 ) -> impl Iterator<Item = (String, Vec<String>)> {
     let mut groups: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (name, object) in names {
-        groups.entry(name.to_ascii_lowercase()).or_default().push(object);
+        groups
+            .entry(name.to_ascii_lowercase())
+            .or_default()
+            .push(object);
     }
     groups.into_iter().filter(|(_, objects)| objects.len() > 1)
 }
 
 fn quoted(names: &[String]) -> String {
-    names.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ")
+    names
+        .iter()
+        .map(|name| format!("{name:?}"))
+        .collect::<Vec<_>>()
+        .join(", ")
 }

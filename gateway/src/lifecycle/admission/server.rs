@@ -10,13 +10,17 @@ const OLDEST_VERSION: u32 = 150_000;
 
 /// Checks of the server.
 pub(super) fn check(server: &SessionFacts) -> Vec<Finding> {
-    let checks = [too_old, wal_level, in_recovery, encoding, slots, senders];
-    checks.iter().filter_map(|check| check(server)).collect()
+    let checks = [wal_level, in_recovery, encoding, slots, senders];
+    let old = too_old(server.version_num, &server.version);
+    old.into_iter()
+        .chain(checks.iter().filter_map(|check| check(server)))
+        .collect()
 }
 
-fn too_old(server: &SessionFacts) -> Option<Finding> {
-    (server.version_num < OLDEST_VERSION).then(|| {
-        let seen = format!("the server is PostgreSQL {}", server.version);
+/// The server is older than what is relied on.
+pub(in crate::lifecycle) fn too_old(version_num: u32, version: &str) -> Option<Finding> {
+    (version_num < OLDEST_VERSION).then(|| {
+        let seen = format!("the server is PostgreSQL {version}");
         let why = "logical decoding before 15 lacks column lists, row filters and the skipping of empty transactions";
         Finding::fatal("ServerTooOld", seen, why, "upgrade the server to PostgreSQL 15 or later")
     })
@@ -37,9 +41,15 @@ fn in_recovery(server: &SessionFacts) -> Option<Finding> {
 
 /// The server is a standby.
 pub(in crate::lifecycle) fn standby() -> Finding {
-    let why = "a generation is bound to the primary's slot, and its first copy reads from the primary";
+    let why =
+        "a generation is bound to the primary's slot, and its first copy reads from the primary";
     let mend = "name the primary with --pg-host, or list it among the hosts";
-    Finding::fatal("InRecovery", "the server is a standby in recovery", why, mend)
+    Finding::fatal(
+        "InRecovery",
+        "the server is a standby in recovery",
+        why,
+        mend,
+    )
 }
 
 fn encoding(server: &SessionFacts) -> Option<Finding> {
@@ -52,7 +62,9 @@ fn encoding(server: &SessionFacts) -> Option<Finding> {
 }
 
 fn slots(server: &SessionFacts) -> Option<Finding> {
-    let SessionFacts { slots, slots_max, .. } = server;
+    let SessionFacts {
+        slots, slots_max, ..
+    } = server;
     (slots >= slots_max).then(|| {
         let seen = format!("{slots} of max_replication_slots {slots_max} are in use");
         let why = "each generation needs a replication slot of its own";
@@ -63,14 +75,24 @@ fn slots(server: &SessionFacts) -> Option<Finding> {
 }
 
 fn senders(server: &SessionFacts) -> Option<Finding> {
-    let SessionFacts { senders, senders_max, .. } = server;
+    let SessionFacts {
+        senders,
+        senders_max,
+        ..
+    } = server;
     (senders >= senders_max).then(|| {
-        let seen = format!("{senders} of max_wal_senders {senders_max} are in use");
-        let why = "the gateway streams through a WAL sender";
-        let mend = "end a client that nobody needs (SELECT * FROM pg_stat_replication), or raise \
-                    max_wal_senders and restart the server";
-        Finding::fatal("NoFreeSender", seen, why, mend)
+        no_free_sender(&format!(
+            "{senders} of max_wal_senders {senders_max} are in use"
+        ))
     })
+}
+
+/// No WAL sender is free.
+pub(in crate::lifecycle) fn no_free_sender(seen: &str) -> Finding {
+    let why = "the gateway streams through a WAL sender";
+    let mend = "end a client that nobody needs (SELECT * FROM pg_stat_replication), or raise max_wal_senders and \
+                restart the server";
+    Finding::fatal("NoFreeSender", seen, why, mend)
 }
 
 /// The role may not replicate.
@@ -85,7 +107,8 @@ pub(in crate::lifecycle) fn no_replication_right(role: &str, said: &str) -> Find
 pub(super) fn no_publication(name: &str) -> Finding {
     let seen = format!("publication {name:?} does not exist");
     let why = "the publication says which tables and columns are mirrored";
-    let mend = "rindle pg prepare --tables schema.table,…, or --publication NAME for one that exists";
+    let mend =
+        "rindle pg prepare --tables schema.table,…, or --publication NAME for one that exists";
     Finding::fatal("PublicationMissing", seen, why, mend)
 }
 
@@ -98,12 +121,19 @@ pub(super) fn check_publication(view: &CatalogView, wanted: &[TableName]) -> Vec
         ("delete", publication.delete),
         ("truncate", publication.truncate),
     ];
-    let missing: Vec<&str> =
-        operations.iter().filter(|(_, sent)| !sent).map(|(name, _)| *name).collect();
+    let missing: Vec<&str> = operations
+        .iter()
+        .filter(|(_, sent)| !sent)
+        .map(|(name, _)| *name)
+        .collect();
     let mut findings = Vec::new();
     let name = quote_ident(&publication.name);
     if !missing.is_empty() {
-        let seen = format!("publication {:?} leaves out {}", publication.name, missing.join(", "));
+        let seen = format!(
+            "publication {:?} leaves out {}",
+            publication.name,
+            missing.join(", ")
+        );
         let why = "what is not sent would be missing in every mirror without a word";
         let mend =
             format!("ALTER PUBLICATION {name} SET (publish = 'insert, update, delete, truncate')");
@@ -120,7 +150,11 @@ pub(super) fn check_publication(view: &CatalogView, wanted: &[TableName]) -> Vec
 }
 
 /// A table that was named and that the publication does not carry.
-pub(in crate::lifecycle) fn not_published(publication: &str, table: &TableName, carried: &[TableName]) -> Finding {
+pub(in crate::lifecycle) fn not_published(
+    publication: &str,
+    table: &TableName,
+    carried: &[TableName],
+) -> Finding {
     let carried: Vec<String> = carried.iter().map(ToString::to_string).collect();
     let seen = match carried.is_empty() {
         true => format!("publication {publication:?} does not carry it; it carries no table"),
@@ -130,7 +164,10 @@ pub(in crate::lifecycle) fn not_published(publication: &str, table: &TableName, 
         ),
     };
     let why = "a table that is not published sends no changes";
-    let mend =
-        format!("ALTER PUBLICATION {} ADD TABLE {}", quote_ident(publication), table.quoted());
+    let mend = format!(
+        "ALTER PUBLICATION {} ADD TABLE {}",
+        quote_ident(publication),
+        table.quoted()
+    );
     Finding::fatal("TableNotPublished", seen, why, mend).about(table.to_string())
 }

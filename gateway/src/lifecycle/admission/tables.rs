@@ -31,7 +31,9 @@ pub(super) fn check(table: &TableFacts) -> Vec<Finding> {
     findings.extend(deferrable(relation, key, &names));
     findings.extend(key_columns(table, key, &names));
     for rel in physical(table).filter(|rel| rel.kind == 'r') {
-        let differs = (rel.oid != relation.oid).then(|| leaf_key(rel, &names)).flatten();
+        let differs = (rel.oid != relation.oid)
+            .then(|| leaf_key(rel, &names))
+            .flatten();
         findings.extend(differs.or_else(|| identity(rel, &names)));
         findings.extend(filter(rel, &table.published));
     }
@@ -39,12 +41,26 @@ pub(super) fn check(table: &TableFacts) -> Vec<Finding> {
 }
 
 fn column_names<'a>(relation: &'a RelationFacts, index: &IndexFacts) -> Vec<&'a str> {
-    let of = |attnum| relation.columns.iter().find(|column| column.attnum == attnum);
-    index.columns.iter().filter_map(|attnum| of(*attnum)).map(|column| &*column.name).collect()
+    let of = |attnum| {
+        relation
+            .columns
+            .iter()
+            .find(|column| column.attnum == attnum)
+    };
+    index
+        .columns
+        .iter()
+        .filter_map(|attnum| of(*attnum))
+        .map(|column| &*column.name)
+        .collect()
 }
 
 fn list(columns: &[&str]) -> String {
-    columns.iter().map(|name| quote_ident(name)).collect::<Vec<_>>().join(", ")
+    columns
+        .iter()
+        .map(|name| quote_ident(name))
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 /// Rows that no stream carries.
@@ -86,7 +102,9 @@ fn deferrable(relation: &RelationFacts, key: &IndexFacts, names: &[&str]) -> Opt
 fn key_columns(table: &TableFacts, key: &IndexFacts, names: &[&str]) -> Vec<Finding> {
     let relation = &table.relation;
     let check = |name: &&str| {
-        let generated = relation.column(name).is_some_and(|column| !column.generated.is_empty());
+        let generated = relation
+            .column(name)
+            .is_some_and(|column| !column.generated.is_empty());
         let found = if generated {
             Finding::fatal(
                 "RowKeyGenerated",
@@ -97,7 +115,10 @@ fn key_columns(table: &TableFacts, key: &IndexFacts, names: &[&str]) -> Vec<Find
         } else if !table.published.iter().any(|published| published == name) {
             Finding::fatal(
                 "RowKeyNotPublished",
-                format!("the publication leaves out column {name:?} of its row key {:?}", key.name),
+                format!(
+                    "the publication leaves out column {name:?} of its row key {:?}",
+                    key.name
+                ),
                 "a mirror finds the row of an UPDATE or DELETE by its key",
                 "add the column to the publication's column list",
             )
@@ -122,15 +143,21 @@ fn leaf_key(leaf: &RelationFacts, key: &[&str]) -> Option<Finding> {
     (!has).then(|| {
         let seen = format!("this partition has no key over ({})", list(key));
         let why = "rows come under the partition's own key, and the mirror has the table's";
-        let mend = format!("ALTER TABLE {} ADD PRIMARY KEY ({})", leaf.quoted_name(), list(key));
+        let mend = format!(
+            "ALTER TABLE {} ADD PRIMARY KEY ({})",
+            leaf.quoted_name(),
+            list(key)
+        );
         Finding::fatal("LeafKeyDiffers", seen, why, mend).about(leaf.full_name())
     })
 }
 
 /// Old rows must carry the row key.
 fn identity(rel: &RelationFacts, key: &[&str]) -> Option<Finding> {
-    let covered =
-        |name: &&str| rel.column(name).is_some_and(|column| rel.identifies(column.attnum));
+    let covered = |name: &&str| {
+        rel.column(name)
+            .is_some_and(|column| rel.identifies(column.attnum))
+    };
     let lacking: Vec<&str> = key.iter().filter(|name| !covered(name)).copied().collect();
     (!lacking.is_empty()).then(|| {
         let setting = match rel.replident {
@@ -182,10 +209,16 @@ pub(super) fn check_rights(
     rights: &[RelationRights],
     role: &str,
 ) -> Vec<Finding> {
-    let relations = view.tables.iter().flat_map(physical).filter(|rel| rel.kind == 'r');
+    let relations = view
+        .tables
+        .iter()
+        .flat_map(physical)
+        .filter(|rel| rel.kind == 'r');
     let mut findings = Vec::new();
     for rel in relations {
-        let Some(right) = rights.iter().find(|right| right.oid == rel.oid) else { continue };
+        let Some(right) = rights.iter().find(|right| right.oid == rel.oid) else {
+            continue;
+        };
         let table = TableName::new(&*rel.schema, &*rel.name);
         let who = quote_ident(role);
         if !right.usage || !right.select {

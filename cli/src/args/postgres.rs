@@ -1,0 +1,71 @@
+//! `--pg-…`: where Postgres is and who we are there.
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+use rindle_gateway::pg::endpoint::{Endpoint, Host, Secret, SslMode, TlsSettings};
+
+use super::UsageError;
+
+/// Where Postgres is and who we are there. The password comes from the file, else from RINDLE_PG_PASSWORD.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct PgArgs {
+    /// Host, or several between commas of which the primary is taken; a socket directory begins with /.
+    #[arg(long, env = "RINDLE_PG_HOST")]
+    pg_host: String,
+    /// Port.
+    #[arg(long, env = "RINDLE_PG_PORT", default_value_t = 5432)]
+    pg_port: u16,
+    /// Role.
+    #[arg(long, env = "RINDLE_PG_USER")]
+    pg_user: String,
+    /// Database.
+    #[arg(long, env = "RINDLE_PG_DATABASE")]
+    pg_database: String,
+    /// File that holds the password.
+    #[arg(long, env = "RINDLE_PG_PASSWORD_FILE", value_name = "FILE")]
+    pg_password_file: Option<PathBuf>,
+    /// disable, prefer, require, verify-ca or verify-full.
+    #[arg(long, env = "RINDLE_PG_SSLMODE", default_value = "require")]
+    pg_sslmode: String,
+    /// PEM file of the authorities that sign the server's certificate, or the word system.
+    #[arg(long, env = "RINDLE_PG_SSLROOTCERT", value_name = "FILE")]
+    pg_sslrootcert: Option<PathBuf>,
+    /// PEM file of our certificate.
+    #[arg(long, env = "RINDLE_PG_SSLCERT", value_name = "FILE")]
+    pg_sslcert: Option<PathBuf>,
+    /// PEM file of our private key.
+    #[arg(long, env = "RINDLE_PG_SSLKEY", value_name = "FILE")]
+    pg_sslkey: Option<PathBuf>,
+}
+
+impl PgArgs {
+    /// The endpoint they describe.
+    pub(crate) fn endpoint(&self) -> anyhow::Result<Endpoint> {
+        let usage =
+            |flag: &str, error: &dyn std::fmt::Display| UsageError(format!("{flag}: {error}"));
+        let hosts = Host::parse_list(&self.pg_host, self.pg_port);
+        let mode: Result<SslMode, _> = self.pg_sslmode.parse();
+        let password = match &self.pg_password_file {
+            Some(file) => {
+                let text = std::fs::read_to_string(file);
+                let text =
+                    text.with_context(|| format!("read the password file {}", file.display()))?;
+                Some(text.trim_end_matches(['\r', '\n']).to_owned())
+            }
+            None => std::env::var("RINDLE_PG_PASSWORD").ok(),
+        };
+        Ok(Endpoint {
+            hosts: hosts.map_err(|error| usage("--pg-host", &error))?,
+            user: self.pg_user.clone(),
+            database: self.pg_database.clone(),
+            password: password.map(Secret::new),
+            tls: TlsSettings {
+                mode: mode.map_err(|error| usage("--pg-sslmode", &error))?,
+                root_cert: self.pg_sslrootcert.clone(),
+                cert: self.pg_sslcert.clone(),
+                key: self.pg_sslkey.clone(),
+            },
+        })
+    }
+}

@@ -1,1 +1,0 @@
-//! rindle-cli

@@ -1,0 +1,58 @@
+//! `rindle pg mint`
+
+use rindle_gateway::lifecycle::mint::{self, MintRequest, Minted};
+use serde_json::json;
+
+use crate::args::{PgArgs, PublicationArgs, SourceArgs, StoreArgs};
+use crate::outcome::Outcome;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    postgres: PgArgs,
+    #[command(flatten)]
+    source: SourceArgs,
+    #[command(flatten)]
+    publication: PublicationArgs,
+    #[command(flatten)]
+    store: StoreArgs,
+}
+
+pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
+    let request = MintRequest {
+        endpoint: args.postgres.endpoint()?,
+        source: args.source.source,
+        tables: args.publication.tables()?,
+        publication: args.publication.publication,
+    };
+    let archive = args.store.open(&request.source).await?;
+    let minted = mint::mint(&archive, &request).await?;
+    Ok(Outcome::done(text(&minted), json!(minted)))
+}
+
+fn text(minted: &Minted) -> String {
+    let Minted { record, current } = minted;
+    let pointer = match *current == record.generation {
+        true => "it is the source's current generation".to_owned(),
+        false => format!("the source's current generation still is {current}"),
+    };
+    let next = match *current == record.generation {
+        true => "start rindle-pg-gateway; it makes the slot and copies the tables".to_owned(),
+        false => format!(
+            "start a rindle-pg-gateway with \"generation\": \"{}\"",
+            record.generation
+        ),
+    };
+    format!(
+        "minted generation {} of source {}\n  cluster     {} timeline {}, database {}\n  publication {} \
+         with {} tables\n  slot        {}\n  {pointer}\nnext: {next}",
+        record.generation,
+        record.source,
+        record.system_identifier,
+        record.timeline,
+        record.database,
+        record.publication,
+        record.schema.tables.len(),
+        record.slot,
+    )
+}
