@@ -128,7 +128,7 @@ impl Subscriber {
                 .locate(self.at)
                 .map_err(|error| failed(&error))?;
             match located {
-                Located::At(offset) => self.from_log(offset).await?,
+                Located::At(offset) => self.send_log(offset).await?,
                 Located::Below => archived::send_tail(self).await?,
                 Located::Above => self.wait_until_known().await?,
                 Located::Differs => {
@@ -140,7 +140,7 @@ impl Subscriber {
     }
 
     /// Sends from the log until the reader's place was trimmed away.
-    async fn from_log(&mut self, mut offset: u64) -> Result<(), Stop> {
+    async fn send_log(&mut self, mut offset: u64) -> Result<(), Stop> {
         let mut visible = self.live.visible();
         let mut told = Instant::now() - PROGRESS_INTERVAL;
         let mut last: Option<Visible> = None;

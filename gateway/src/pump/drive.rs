@@ -41,6 +41,9 @@ pub struct Started {
     pub client: Client,
 }
 
+/// How long a clean stop waits for the archive.
+const SETTLE: Duration = Duration::from_secs(2);
+
 struct Pump<'a> {
     stream: WalStream,
     assembler: Assembler,
@@ -78,6 +81,7 @@ pub(crate) async fn run(
     let ended = pump.run(stop).await;
     match ended {
         Ok(()) => {
+            pump.settle().await;
             pump.report(false).await?;
             pump.stream.close().await;
             Ok(())
@@ -118,6 +122,16 @@ impl Pump<'_> {
                         .set(self.live.log.head().offset.saturating_sub(rest) as f64);
                 }
             }
+        }
+    }
+
+    /// Gives the archive a moment to take what was read, so that the last report acknowledges it.
+    async fn settle(&mut self) {
+        let head = self.live.log.head().offset;
+        let mut durable = self.live.durable();
+        let archived = durable.wait_for(|durable| durable.mark.offset >= head);
+        if let Ok(Ok(now)) = tokio::time::timeout(SETTLE, archived).await {
+            self.core.archived(now.mark.offset, now.through);
         }
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rindle_archive::{Commit, CommitKind};
 use rindle_proto::body::{Attempt, BulkPart, CopyBegin, CopyDone, CopyScope, PgMicros};
 use rindle_proto::frame::{FrameFlags, FrameKind, FrameWriter};
-use rindle_proto::ids::{EndLsn, Epoch, FinalLsn, Lsn, Position};
+use rindle_proto::ids::{EndLsn, FinalLsn, Lsn, Position};
 use rindle_proto::schema::Schema;
 use tokio_postgres::Client;
 use tokio_util::task::AbortOnDropHandle;
@@ -36,7 +36,6 @@ pub(super) async fn run(
     sessions: &Sessions,
     stream: &mut WalStream,
     live: &Arc<Live>,
-    epoch: Epoch,
 ) -> Result<Started, Ended> {
     sessions
         .state
@@ -58,7 +57,10 @@ pub(super) async fn run(
     let schema = view.schema().map_err(|refused| HaltReason::SourceRefused {
         detail: refused.to_string(),
     })?;
-    let attempt = Attempt { epoch, number: 0 };
+    let attempt = Attempt {
+        epoch: live.epoch,
+        number: 0,
+    };
     let mut frames = Frames {
         writer: FrameWriter::new(live.start),
         live,

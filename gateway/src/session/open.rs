@@ -12,7 +12,7 @@ use super::{Ended, Sessions, genesis, start};
 use crate::halt::HaltReason;
 use crate::live::Live;
 use crate::pg::walsender::{SystemIdentity, WalError, WalStream};
-use crate::pump;
+use crate::pump::{self, drive::Started};
 use crate::ship::{Ship, chain};
 use crate::state::Phase;
 
@@ -129,9 +129,10 @@ async fn serve(
     );
     let mut ship = sessions.runtime.spawn(ship.run(ship_stop.clone()));
     let work = async {
-        let started = match plan {
-            Some(plan) => start::start(sessions, &mut stream, epoch, &tail, plan).await?,
-            None => genesis::run(sessions, &mut stream, &live, epoch).await?,
+        let starting = begin(sessions, &mut stream, &live, &tail, plan);
+        let started = tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            started = starting => started?,
         };
         sessions.state.set_live(Some(Arc::clone(&live)));
         sessions.state.set_phase(Phase::Streaming);
@@ -139,13 +140,26 @@ async fn serve(
     };
     let ended = tokio::select! {
         ended = work => ended,
-        () = stop.cancelled() => Ok(()),
         shipped = &mut ship => return Err(ship_ended(shipped)),
     };
     ship_stop.cancel();
     match tokio::time::timeout(SHIP_STOP, ship).await {
         Ok(Ok(Err(fenced @ HaltReason::Fenced { .. }))) => Err(Ended::Halt(fenced)),
         Ok(_) | Err(_) => ended,
+    }
+}
+
+/// Makes the stream run: after the last commit of the archive, or after a first copy.
+async fn begin(
+    sessions: &Sessions,
+    stream: &mut WalStream,
+    live: &Arc<Live>,
+    tail: &Tail,
+    plan: Option<start::Plan>,
+) -> Result<Started, Ended> {
+    match plan {
+        Some(plan) => start::start(sessions, stream, live.epoch, tail, plan).await,
+        None => genesis::run(sessions, stream, live).await,
     }
 }
 

@@ -1,11 +1,17 @@
 //! The last archived transaction comes again: is it the same? Protocol rule 9.
 
+use std::time::Duration;
+
 use rindle_archive::LastCommit;
+use rindle_proto::ids::Lsn;
 
 use crate::assemble::{Assembled, Assembler};
 use crate::halt::HaltReason;
 use crate::pg::pgoutput;
 use crate::pg::walsender::{WalError, WalMessage, WalStream};
+
+/// The server is told this often that we are there, and asked how far it is.
+const ALIVE_INTERVAL: Duration = Duration::from_secs(2);
 
 /// What ended a proof without an answer, or with the answer no.
 #[derive(Debug)]
@@ -23,6 +29,7 @@ pub(super) async fn prove(
     again: &mut Assembler,
     last: &LastCommit,
 ) -> Result<(), ProofError> {
+    let mut alive = tokio::time::interval(ALIVE_INTERVAL);
     loop {
         while let Some(message) = stream.next().map_err(ProofError::Wal)? {
             let payload = match message {
@@ -64,7 +71,11 @@ pub(super) async fn prove(
                 };
             }
         }
-        stream.fill().await.map_err(ProofError::Wal)?;
+        tokio::select! {
+            filled = stream.fill() => filled.map_err(ProofError::Wal)?,
+            // We are there, and acknowledge nothing.
+            _ = alive.tick() => stream.status(Lsn(0), Lsn(0), Lsn(0), true).await.map_err(ProofError::Wal)?,
+        }
     }
 }
 

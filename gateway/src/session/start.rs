@@ -136,7 +136,7 @@ async fn confirmed(sessions: &Sessions, client: &Client) -> Result<Lsn, Ended> {
     if let Some(why) = lost {
         return Err(Ended::Halt(HaltReason::SlotLost { slot, why }));
     }
-    confirmed_flush.ok_or_else(|| Ended::Halt(HaltReason::SlotMissing { slot }))
+    confirmed_flush.ok_or(Ended::Halt(HaltReason::SlotMissing { slot }))
 }
 
 /// The schema of the last complete copy in the archive.

@@ -21,6 +21,17 @@ const PATIENCE: Duration = Duration::from_millis(250);
 /// Bytes after which one `fill` hands on what it has: a TLS record holds only 16 KiB, and one at a time would
 /// wake the caller too often.
 const ENOUGH: usize = 256 * 1024;
+/// A reader that is faster than the server makes it send tiny packets, which costs both sides a system call
+/// each. After this many small reads in close succession the next ones wait a moment and find more.
+const SMALL_READS: u32 = u32::MAX;
+/// A read below this is small.
+const SMALL: usize = 64 * 1024;
+/// Reads that follow each other within this are in close succession.
+const CLOSE: Duration = Duration::from_micros(200);
+/// The moment; what it adds to the delay of a busy stream.
+const PAUSE: Duration = Duration::from_millis(1);
+/// A read after a pause that finds less shows that the stream is not busy any more.
+const WORTH_A_PAUSE: usize = 8 * 1024;
 /// Microseconds from 1970-01-01 to 2000-01-01.
 const PG_EPOCH_MICROS: i64 = 946_684_800_000_000;
 
@@ -37,6 +48,8 @@ pub(super) struct Wire {
     /// The TLS layer may hold bytes that were written but not sent.
     unflushed: bool,
     heard: Instant,
+    /// Small reads in close succession, up to [`SMALL_READS`].
+    small_reads: u32,
 }
 
 #[derive(Debug)]
@@ -61,6 +74,7 @@ impl Wire {
             status: None,
             unflushed: false,
             heard: Instant::now(),
+            small_reads: 0,
         }
     }
 
@@ -107,7 +121,22 @@ impl Wire {
         if self.inbox.is_ready() {
             return Ok(());
         }
-        poll_fn(|context| self.poll_fill(context)).await
+        let pauses = self.small_reads >= SMALL_READS;
+        if pauses {
+            tokio::time::sleep(PAUSE).await;
+        }
+        let before = self.heard;
+        let count = poll_fn(|context| self.poll_fill(context)).await?;
+        let busy = match pauses {
+            true => count >= WORTH_A_PAUSE,
+            false => count < SMALL && self.heard - before < CLOSE,
+        };
+        self.small_reads = if busy {
+            (self.small_reads + 1).min(SMALL_READS)
+        } else {
+            0
+        };
+        Ok(())
     }
 
     fn poll_push(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -132,7 +161,7 @@ impl Wire {
         Poll::Ready(Ok(()))
     }
 
-    fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<Result<(), WalError>> {
+    fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<Result<usize, WalError>> {
         if self.has_unsent()
             && let Poll::Ready(Err(source)) = self.poll_push(context)
         {
@@ -170,7 +199,7 @@ impl Wire {
             0 => Poll::Pending,
             _ => {
                 self.heard = Instant::now();
-                Poll::Ready(Ok(()))
+                Poll::Ready(Ok(total))
             }
         }
     }
