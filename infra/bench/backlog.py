@@ -50,7 +50,8 @@ def _run(bench, name, changes, load):
         load(turn)
         work = _Work(bench, name, changes, *source.mark())
         wal = source.value("select pg_wal_lsn_diff(%s, %s)::bigint", (work.end, begin))
-        bench.say(f"{name} run {turn + 1}: {changes} changes, {wal / 1e6:.0f} MB WAL, rindle's slot reads {again} B before")
+        told = f"{changes} changes, {wal / 1e6:.0f} MB WAL, rindle's slot reads {again} B before it"
+        bench.say(f"{name} run {bench.run}: {told}")
         for consumer in bench.in_turn([work.recv, work.script, bench.product and work.rindle]):
             consumer()
         source.drop_slots("bench\\_%")

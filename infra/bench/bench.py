@@ -43,8 +43,8 @@ class Bench:
         print(f"bench {time.monotonic() - self._begun:6.0f} s  {text}", file=sys.stderr, flush=True)
 
     def add(self, workload, column, measurement):
-        self.measured.setdefault(workload, {}).setdefault(column, []).append(measurement)
         measurement = {"run": self.run, **measurement}
+        self.measured.setdefault(workload, {}).setdefault(column, []).append(measurement)
         told = {key: round(value, 4) for key, value in measurement.items()}
         self.say(f"{workload} {column}: {json.dumps(told)}")
 

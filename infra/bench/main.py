@@ -29,7 +29,7 @@ WORKLOADS = {
 
 
 def arguments():
-    parser = argparse.ArgumentParser(prog="infra/bench.sh", description="Rindle beside the yardsticks, on this machine.")
+    parser = argparse.ArgumentParser(prog="infra/bench.sh", description="Rindle beside the yardsticks.")
     parser.add_argument("--json", action="store_true", help="one document on standard output instead of the table")
     parser.add_argument("--runs", type=int, default=5, help="runs of each workload (5)")
     parser.add_argument("--only", default=",".join(WORKLOADS), help="workloads, w1,w2,w3,w4")

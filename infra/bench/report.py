@@ -10,8 +10,8 @@ TITLES = {
 }
 OURS = {"archive": "rindle: archived", "mirror": "rindle: mirror", "rindle": "rindle"}
 
-# A yardstick that is slower than it is known to be proves nothing. The script's rates as parts of those of Postgres' own
-# tools, measured on a quiet machine of two cores before the product existed; a tenth less is still believed.
+# A yardstick that is slower than it is known to be proves nothing. The script's rates as parts of those of Postgres'
+# own tools, measured on a quiet machine of two cores before the product existed; a tenth less is still believed.
 BELIEVED = 0.9
 SCRIPT_REACHES = [("w1", "copy", 0.26), ("w2", "recv", 0.29), ("w3", "recv", 0.98)]
 
@@ -21,7 +21,7 @@ TARGETS = [
     ("W1 archive-durable, wall / COPY's wall", "w1", ("archive", "wall_s"), ("copy", "wall_s"), AT_MOST, 1.5),
     ("W1 mirror filled, rows/s / script's", "w1", ("mirror", "per_s"), ("script", "per_s"), AT_LEAST, 1.5),
     ("W2 archive-durable, changes/s / pg_recvlogical's", "w2", ("archive", "per_s"), ("recv", "per_s"), AT_LEAST, 1.0),
-    ("W2 gateway's CPU / its walsender's", "w2", ("archive", "gateway_cpu_s"), ("archive", "walsender_cpu_s"), AT_MOST, 1.3),
+    ("W2 gateway's CPU / walsender's", "w2", ("archive", "gateway_cpu_s"), ("archive", "walsender_cpu_s"), AT_MOST, 1.3),
     ("W2 mirror level, changes/s / script's", "w2", ("mirror", "per_s"), ("script", "per_s"), AT_LEAST, 2.0),
     ("W3 mirror level, rows/s / script's", "w3", ("mirror", "per_s"), ("script", "per_s"), AT_LEAST, 1.0),
     ("W3 gateway, peak MB", "w3", ("mirror", "gateway_rss_mb"), None, AT_MOST, 200),
@@ -104,16 +104,20 @@ def text(document):
         lines += ["", "Targets (medians of the ratios within each run)"]
         for judged in document["targets"]:
             goal = f"{judged['relation']} {judged['bound']:g}"
-            lines.append(f"  {judged['target']:<50} {_cell(judged):>22}  {goal:>6}  {'met' if judged['met'] else 'MISSED'}")
+            lines.append(_judged(judged["target"], judged, goal, "met" if judged["met"] else "MISSED"))
     lines += ["", "Is the baseline script as fast as it is known to be?"]
     for check in document["yardstick"]["checks"]:
         goal = f"≥ {check['needed']:g}"
-        lines.append(f"  {check['check']:<50} {_cell(check):>22}  {goal:>7}  {'yes' if check['met'] else 'NO'}")
+        lines.append(_judged(check["check"], check, goal, "yes" if check["met"] else "NO"))
     if document["yardstick"]["void"]:
-        lines.append("comparison void: the script was slower than it is known to be, so ratios against it prove nothing")
+        lines.append("comparison void: the script was slower than it is known to be; ratios against it prove nothing")
     for problem in document["problems"]:
         lines.append(f"WRONG  {problem}")
     return "\n".join(lines)
+
+
+def _judged(text, figures, goal, word):
+    return f"  {text:<50} {_cell(figures):>22}  {goal:>7}  {word}"
 
 
 def _table(columns, names):

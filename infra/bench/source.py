@@ -116,7 +116,8 @@ class Source:
             if time.monotonic() > until:
                 raise Failed(f"a slot like {like} is still in use")
             time.sleep(0.02)
-        self.sql("select pg_drop_replication_slot(slot_name) from pg_replication_slots where slot_name like %s", (like,))
+        drop = "select pg_drop_replication_slot(slot_name) from pg_replication_slots where slot_name like %s"
+        self.sql(drop, (like,))
 
     def settle(self, like, within=60):
         """Lets a slot that is being read move up to the present, so that it has no older WAL to read again."""
