@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_millis(250);
 const ENOUGH: usize = 256 * 1024;
 /// A reader that is faster than the server makes it send tiny packets, which costs both sides a system call
 /// each. After this many small reads in close succession the next ones wait a moment and find more.
-const SMALL_READS: u32 = u32::MAX;
+const SMALL_READS: u32 = 32;
 /// A read below this is small.
 const SMALL: usize = 64 * 1024;
 /// Reads that follow each other within this are in close succession.
