@@ -14,7 +14,7 @@
 //! - [`segment`]: the bytes of one log object; pure
 //! - [`layout`]: every key
 //! - [`store`], [`fs`]: what is asked of a store; the directory backend
-//! - [`error`]: kinds
+//! - [`error`]: what callers do about errors
 
 #![warn(missing_docs)]
 
@@ -24,6 +24,7 @@ pub mod bulk;
 mod compress;
 pub mod current;
 pub mod error;
+pub mod failpoint;
 pub mod fs;
 pub mod generation;
 pub mod image;
