@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use rindle_archive::failpoint;
 use rindle_archive::{AppendError, CommitKind, Confirmed, Kind, NewSegment, Writer};
 use rindle_proto::ids::Lsn;
 use tokio::sync::watch;
@@ -181,10 +182,12 @@ impl Ship {
         let started = Instant::now();
         self.last_put = Some(started);
         let mut pause = RETRY_MIN;
+        failpoint::reach(failpoint::GATEWAY_PUT);
         let mut outcome = self.writer.append(segment).await;
         loop {
             match outcome {
                 Ok(confirmed) => {
+                    failpoint::reach(failpoint::GATEWAY_STORED);
                     self.state.set_archive_problem(None);
                     metrics::histogram!("rindle_gateway_put_seconds").record(started.elapsed());
                     metrics::counter!("rindle_gateway_archived_bytes_total")

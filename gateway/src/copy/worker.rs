@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use rindle_archive::Kind;
+use rindle_archive::{Kind, failpoint};
 use rindle_proto::row::put_row_head;
 use rindle_proto::schema::Table;
 use tokio_postgres::Client;
@@ -210,6 +210,7 @@ async fn put_part(shared: &Shared, table: &Table, filled: Filling) -> Result<(),
             .await;
         match put {
             Ok(part) => {
+                failpoint::reach(failpoint::GATEWAY_PART_DURABLE);
                 shared.part_done(part);
                 return Ok(());
             }

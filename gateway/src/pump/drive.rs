@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rindle_archive::Commit;
+use rindle_archive::{Commit, failpoint};
 use rindle_proto::ids::Lsn;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_postgres::Client;
@@ -111,6 +111,7 @@ impl Pump<'_> {
                 () = stop.cancelled() => return Ok(()),
                 _ = durable.changed() => {
                     let now = *durable.borrow_and_update();
+                    failpoint::reach(failpoint::GATEWAY_ARCHIVED);
                     self.core.archived(now.mark.offset, now.through);
                 }
                 filled = self.stream.fill(), if !blocked => filled.map_err(ended)?,
@@ -177,6 +178,7 @@ impl Pump<'_> {
             metrics::counter!("rindle_gateway_frames_bytes_total").increment(frames.len() as u64);
             let mark = self.live.append(&frames, end, commit);
             let mark = mark.map_err(|error| Ended::Retry(format!("local log: {error}")))?;
+            failpoint::reach(failpoint::GATEWAY_APPENDED);
             self.core.appended(mark.offset);
         }
         self.live

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use rindle_archive::failpoint;
 use rindle_archive::{Commit, CommitKind};
 use rindle_proto::body::{Attempt, BulkPart, CopyBegin, CopyDone, CopyScope, PgMicros};
 use rindle_proto::frame::{FrameFlags, FrameKind, FrameWriter};
@@ -41,6 +42,7 @@ pub(super) async fn run(
         .state
         .set_phase(Phase::Copying(CopyProgress::default()));
     let slot = create_slot(sessions, stream).await?;
+    failpoint::reach(failpoint::GATEWAY_SLOT_CREATED);
     let snapshot = slot.consistent_point;
     let (keeper, shared_snapshot) = keep_snapshot(sessions, &slot).await?;
     // As soon as the keeper holds the snapshot: an idle slot can be invalidated.
@@ -79,9 +81,11 @@ pub(super) async fn run(
     };
     let copying = AbortOnDropHandle::new(sessions.runtime.spawn(copy::run(job)));
     let parts = stay_alive(stream, snapshot, copying).await?;
+    failpoint::reach(failpoint::GATEWAY_COPIED);
     check_facts(sessions, &view).await?;
     drop(keeper);
     let position = frames.done(attempt, parts).await?;
+    failpoint::reach(failpoint::GATEWAY_DONE_DURABLE);
     let client = client(sessions).await?;
     let assembler = Assembler::new(schema, LeafMap::new(view.leaf_pairs()), position);
     Ok(Started {

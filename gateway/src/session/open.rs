@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use rindle_archive::failpoint;
 use rindle_archive::{History, Kind, Tail, TakeOverError, Taken};
 use rindle_proto::ids::{Generation, Lsn};
 use tokio_postgres::Client;
@@ -105,6 +106,7 @@ async fn serve(
         epoch,
         tail,
     } = taken;
+    failpoint::reach(failpoint::GATEWAY_FENCED);
     let plan = match &tail.last_commit {
         Some(last) => Some(start::plan(sessions, &mut stream, identity, &tail, last).await?),
         None => None,
