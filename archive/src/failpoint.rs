@@ -70,8 +70,14 @@ struct Armed {
 /// Dies here if a drill asked for it.
 pub fn reach(name: &str) {
     static ARMED: OnceLock<Option<Armed>> = OnceLock::new();
-    let armed = ARMED.get_or_init(|| std::env::var("RINDLE_FAILPOINT").ok().map(|text| parse(&text)));
-    let Some(armed) = armed.as_ref().filter(|armed| armed.name == name) else { return };
+    let armed = ARMED.get_or_init(|| {
+        std::env::var("RINDLE_FAILPOINT")
+            .ok()
+            .map(|text| parse(&text))
+    });
+    let Some(armed) = armed.as_ref().filter(|armed| armed.name == name) else {
+        return;
+    };
     if armed.left.fetch_sub(1, Ordering::Relaxed) == 1 {
         // Straight to stderr: a logger may buffer.
         eprintln!("failpoint {name} reached");
@@ -82,7 +88,10 @@ pub fn reach(name: &str) {
 fn parse(text: &str) -> Armed {
     let (name, times) = text.split_once('=').unwrap_or((text, "1"));
     let left = times.parse().unwrap_or(1).max(1);
-    Armed { name: name.to_owned(), left: AtomicU64::new(left) }
+    Armed {
+        name: name.to_owned(),
+        left: AtomicU64::new(left),
+    }
 }
 
 #[cfg(test)]

@@ -172,7 +172,7 @@ impl Log {
     }
 
     /// Rule 5: the first epoch nobody has.
-    async fn claim(&self, timeline: Timeline) -> Result<Epoch, TakeOverError> {
+    pub(crate) async fn claim(&self, timeline: Timeline) -> Result<Epoch, TakeOverError> {
         let mut epoch = self.newest_epoch().await?;
         for _ in 0..MAX_ROUNDS {
             epoch = Epoch(epoch.0 + 1);
@@ -205,6 +205,17 @@ impl Log {
             }
             head = again;
         }
+        self.fence_behind(epoch, server, boundary, head).await
+    }
+
+    /// Puts a fence behind `head`, or behind what landed there meanwhile.
+    pub(crate) async fn fence_behind(
+        &self,
+        epoch: Epoch,
+        server: &History,
+        boundary: SegmentNo,
+        mut head: SegmentNo,
+    ) -> Result<Sealed, TakeOverError> {
         for _ in 0..MAX_ROUNDS {
             let last = self.last_object(boundary, head).await?;
             let fence = self.build_fence(epoch, server, last.as_ref(), head.next())?;

@@ -1,1 +1,11 @@
+//! The protocol's tests: whole archives in real directories.
 
+mod bulk;
+mod env;
+mod faults;
+mod images;
+mod race;
+mod read;
+mod speed;
+mod takeover;
+mod write;

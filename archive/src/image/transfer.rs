@@ -28,6 +28,9 @@ const AT_ONCE: u32 = 3;
 /// Attempts at one slice, so that a hiccup does not throw a large image away.
 const ATTEMPTS: u32 = 4;
 
+/// Wait after the first attempt; four times as long after each further one.
+const FIRST_WAIT: Duration = Duration::from_millis(if cfg!(test) { 1 } else { 100 });
+
 /// How far a transfer is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
@@ -258,7 +261,7 @@ fn unpack(key: &Key, object: &[u8], temporary: &TempFile, part: &Part) -> Result
 }
 
 async fn back_off(attempt: &mut u32) {
-    tokio::time::sleep(Duration::from_millis(100) * 4u32.pow(*attempt)).await;
+    tokio::time::sleep(FIRST_WAIT * 4u32.pow(*attempt - 1)).await;
     *attempt += 1;
 }
 

@@ -8,10 +8,10 @@ use crate::log::Log;
 impl Log {
     pub(super) async fn seek(&self, from: ReadFrom) -> Result<Cursor, ReadError> {
         match from {
-            ReadFrom::Start => Ok(self.from_first()),
+            ReadFrom::Start => Ok(self.first()),
             ReadFrom::Position { position } if position.seq.0 == 0 => {
                 match position == Position::start(self.generation) {
-                    true => Ok(self.from_first()),
+                    true => Ok(self.first()),
                     false => Err(ReadError::ChainDiffers { seq: position.seq }),
                 }
             }
@@ -24,7 +24,7 @@ impl Log {
         }
     }
 
-    fn from_first(&self) -> Cursor {
+    fn first(&self) -> Cursor {
         let given = Position::start(self.generation);
         Cursor {
             next: SegmentNo(1),
@@ -52,9 +52,8 @@ impl Log {
                 last_commit,
             });
         };
-        let header = match self.header(segment).await? {
-            Some(header) => header,
-            None => return Err(self.absent(segment).await?),
+        let Some(header) = self.header(segment).await? else {
+            return Err(self.absent(segment).await?);
         };
         // Standing right before the first retained object is enough.
         let least = if header.fence {
