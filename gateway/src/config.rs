@@ -319,6 +319,13 @@ mod tests {
     }
 
     #[test]
+    fn the_example_file_is_right() {
+        let settings = parse(include_str!("../../infra/gateway.json")).unwrap();
+        assert_eq!(settings.endpoint.tls.mode, SslMode::VerifyFull);
+        assert_eq!(settings.limits.max_unshipped_bytes, 80 << 20);
+    }
+
+    #[test]
     fn unknown_keys_are_told_with_the_nearest() {
         let table = [
             (r#""grpcprt":1"#, "grpcPort"),
