@@ -103,6 +103,13 @@ pub enum MirrorError {
         /// What was found.
         reason: String,
     },
+    /// The system gave no thread.
+    #[error("start the mirror's checkpoint thread")]
+    Thread {
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
     /// SQLite refused: disk full, no rights, another program holds the file.
     #[error("{doing} in SQLite")]
     Sqlite {
@@ -132,7 +139,7 @@ impl MirrorError {
     pub fn kind(&self) -> ErrorKind {
         match self {
             MirrorError::NotStarted | MirrorError::AlreadyStarted(_) => ErrorKind::Bug,
-            MirrorError::Gap(_) => ErrorKind::Retry,
+            MirrorError::Gap(_) | MirrorError::Thread { .. } => ErrorKind::Retry,
             MirrorError::BadFrame { .. }
             | MirrorError::Decode { .. }
             | MirrorError::BadPart { .. } => ErrorKind::Corrupt,

@@ -141,7 +141,7 @@ impl Mirror {
         let mut conn =
             Connection::open(&path).map_err(MirrorError::sqlite("open the mirror file"))?;
         meta::claim(&conn, &path)?;
-        let wal = wal::Wal::set_up(&mut conn, options.cache_bytes)?;
+        let wal = wal::Wal::set_up(&mut conn, &path, options.cache_bytes)?;
         meta::init(&conn)?;
         let mut mirror = Self {
             conn,
