@@ -14,6 +14,28 @@ use rindle_proto::ids::SourceName;
 #[error("{0}")]
 pub(crate) struct UsageError(pub(crate) String);
 
+/// A duration such as `90s`, `15m`, `2h` or `1d`.
+pub(crate) fn parse_duration(text: &str) -> Result<std::time::Duration, UsageError> {
+    let bad = || {
+        UsageError(format!(
+            "{text:?} is no duration: expected a number and s, m, h or d"
+        ))
+    };
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let seconds = match &text[digits.len()..] {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        "d" => 86400,
+        _ => return Err(bad()),
+    };
+    let count: u64 = digits.parse().map_err(|_number| bad())?;
+    match count.checked_mul(seconds) {
+        Some(seconds) if seconds > 0 => Ok(std::time::Duration::from_secs(seconds)),
+        Some(_) | None => Err(bad()),
+    }
+}
+
 /// Which source.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct SourceArgs {
@@ -40,5 +62,19 @@ impl PublicationArgs {
             return Ok(Vec::new());
         };
         TableName::parse_list(text).map_err(|error| UsageError(format!("--tables: {error}")).into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_a_unit() {
+        assert_eq!(parse_duration("15m").unwrap().as_secs(), 900);
+        assert_eq!(parse_duration("1d").unwrap().as_secs(), 86400);
+        for bad in ["", "15", "m", "0s", "-1m", "1 m", "99999999999999999999d"] {
+            assert!(parse_duration(bad).is_err(), "{bad}");
+        }
     }
 }

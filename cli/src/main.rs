@@ -5,6 +5,7 @@
 //! failure, 2 refused or wrong usage, 3 fenced.
 
 mod args;
+mod backup;
 mod outcome;
 mod pg;
 
@@ -32,6 +33,9 @@ enum Command {
     /// What has to do with the Postgres source.
     #[command(subcommand)]
     Pg(pg::Command),
+    /// What has to do with the archive.
+    #[command(subcommand)]
+    Backup(backup::Command),
 }
 
 fn main() -> ExitCode {
@@ -54,6 +58,7 @@ fn main() -> ExitCode {
 async fn run(command: Command) -> anyhow::Result<Outcome> {
     match command {
         Command::Pg(command) => pg::run(command).await,
+        Command::Backup(command) => backup::run(command).await,
     }
 }
 

@@ -3,7 +3,9 @@
 use std::io::Write as _;
 use std::process::ExitCode;
 
+use rindle_archive::{ArchiveError, Kind};
 use rindle_gateway::lifecycle::LifecycleError;
+use rindle_producer::ProducerError;
 use serde_json::{Value, json};
 
 use crate::args::UsageError;
@@ -50,7 +52,14 @@ pub(crate) fn print_error(error: &anyhow::Error, as_json: bool) -> ExitCode {
     let lifecycle = error
         .chain()
         .find_map(|cause| cause.downcast_ref::<LifecycleError>());
-    let refused = lifecycle.is_some_and(LifecycleError::is_refused) || error.is::<UsageError>();
+    let refused = lifecycle.is_some_and(LifecycleError::is_refused)
+        || error.is::<UsageError>()
+        || error
+            .downcast_ref::<ProducerError>()
+            .is_some_and(|error| error.kind() == Kind::Refused)
+        || error
+            .downcast_ref::<ArchiveError>()
+            .is_some_and(|error| error.kind() == Kind::Refused);
     if as_json {
         let findings = match lifecycle {
             Some(LifecycleError::Refused(refusal)) => json!(refusal.findings),

@@ -1,0 +1,148 @@
+//! `rindle backup producer`
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context;
+use rindle_archive::{ImageInfo, Kind};
+use rindle_producer::{Job, Produced, ProducerError, State};
+use rindle_proto::ids::Generation;
+use serde_json::{Value, json};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use super::progress;
+use crate::args::{SourceArgs, StoreArgs, parse_duration};
+use crate::outcome::Outcome;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    source: SourceArgs,
+    #[command(flatten)]
+    store: StoreArgs,
+    /// Mirror file that is kept between runs.
+    #[arg(long, value_name = "FILE")]
+    scratch: PathBuf,
+    /// Run for ever, once in this time, such as 15m.
+    #[arg(long, value_parser = parse_duration)]
+    every: Option<Duration>,
+    /// One generation [default: the current one and every newer one].
+    #[arg(long, value_name = "ID")]
+    generation: Option<Generation>,
+}
+
+pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
+    let job = Job {
+        archive: args.store.open(&args.source.source).await?,
+        source: args.source.source,
+        generation: args.generation,
+        scratch: args.scratch,
+    };
+    let stop = stop_on_signal()?;
+    let Some(every) = args.every else {
+        return once(&job, &stop).await;
+    };
+    let mut ticks = tokio::time::interval(every);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return Ok(Outcome::done("stopped", json!({"stopped": true}))),
+            _ = ticks.tick() => {}
+        }
+        match once(&job, &stop).await {
+            Ok(outcome) => tracing::info!("{}", outcome.text),
+            Err(error) if may_pass(&error) => tracing::error!("no image: {error:#}"),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+async fn once(job: &Job, stop: &CancellationToken) -> anyhow::Result<Outcome> {
+    let watch = progress::watch();
+    let made = rindle_producer::run(job.clone(), watch, stop.clone()).await?;
+    let lines: Vec<String> = made.iter().map(line).collect();
+    let images: Vec<Value> = made.iter().map(document).collect();
+    let json = json!({"source": job.source, "generations": images});
+    let failed = matches!(
+        made.first(),
+        Some(Produced {
+            state: State::NotComplete,
+            ..
+        }) | None
+    );
+    Ok(Outcome {
+        text: lines.join("\n"),
+        json,
+        failed,
+    })
+}
+
+/// The next run may find things mended.
+fn may_pass(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<ProducerError>().is_some_and(|error| {
+        error.kind() == Kind::Retry && !matches!(error, ProducerError::Stopped)
+    })
+}
+
+fn line(made: &Produced) -> String {
+    let Produced {
+        generation,
+        state,
+        replayed,
+        took,
+    } = made;
+    let about = |image: &ImageInfo| {
+        let rows: u64 = image.base.tables.iter().map(|table| table.rows).sum();
+        let (tables, bytes) = (image.base.tables.len(), image.stored_bytes);
+        format!(
+            "image {} at {}: {tables} tables, {rows} rows, {bytes} bytes",
+            image.id, image.base.end_lsn
+        )
+    };
+    let took = format!(
+        "replayed {} rows in {:.1} s",
+        replayed.rows,
+        took.as_secs_f64()
+    );
+    match state {
+        State::Published(image) => format!("published and proved {}; {took}", about(image)),
+        State::Proved(image) => format!("proved {}", about(image)),
+        State::NothingNew(image) => format!("nothing new since {}", about(image)),
+        State::NotComplete => {
+            format!("the first copy of generation {generation} is not complete; no image yet")
+        }
+    }
+}
+
+fn document(made: &Produced) -> Value {
+    let (state, image) = match &made.state {
+        State::Published(image) => ("published", Some(image)),
+        State::Proved(image) => ("proved", Some(image)),
+        State::NothingNew(image) => ("nothingNew", Some(image)),
+        State::NotComplete => ("notComplete", None),
+    };
+    json!({
+        "generation": made.generation,
+        "state": state,
+        "image": image.map(super::list::document),
+        "replayedRows": made.replayed.rows,
+        "replayedBytes": made.replayed.bytes,
+        "seconds": made.took.as_secs_f64(),
+    })
+}
+
+fn stop_on_signal() -> anyhow::Result<CancellationToken> {
+    let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
+    let stop = CancellationToken::new();
+    let cancel = stop.clone();
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        cancel.cancel();
+    });
+    Ok(stop)
+}

@@ -1,0 +1,250 @@
+//! One run: which generations are due, and an image of each.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rindle_archive::{Archive, GenerationRecord, ImageInfo, ReadError, ReadFrom, SegmentHeader};
+use rindle_follower::mirror::Mirror;
+use rindle_proto::ids::{Generation, SourceName};
+use tokio::runtime::Handle;
+use tokio_util::sync::CancellationToken;
+
+use crate::error::ProducerError;
+use crate::image::Mover;
+use crate::progress::Watch;
+use crate::replay::{Replay, Replayed, Until, replay};
+use crate::scratch::{Lock, Scratch, beside};
+
+/// What to make images of.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// The archive of the source.
+    pub archive: Archive,
+    /// The source.
+    pub source: SourceName,
+    /// One generation; else the current one and every newer one.
+    pub generation: Option<Generation>,
+    /// The scratch mirror of the first of them; others are beside it.
+    pub scratch: PathBuf,
+}
+
+/// What became of one generation.
+#[derive(Clone, Debug)]
+pub struct Produced {
+    /// The generation.
+    pub generation: Generation,
+    /// What became of it.
+    pub state: State,
+    /// What was replayed.
+    pub replayed: Replayed,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// What became of one generation.
+#[derive(Clone, Debug)]
+pub enum State {
+    /// A new image, proved.
+    Published(ImageInfo),
+    /// An image that an earlier run had published, proved now.
+    Proved(ImageInfo),
+    /// The newest image shows the newest commit.
+    NothingNew(ImageInfo),
+    /// The first copy is not complete yet.
+    NotComplete,
+}
+
+/// Makes an image of each generation that is due.
+///
+/// # Errors
+/// See [`ProducerError`]. The first generation that fails ends the run.
+pub async fn run(
+    job: Job,
+    watch: Watch,
+    stop: CancellationToken,
+) -> Result<Vec<Produced>, ProducerError> {
+    let _lock = Lock::take(&job.scratch)?;
+    let due = due(&job).await?;
+    let mut produced = Vec::new();
+    for (at, record) in due.into_iter().enumerate() {
+        let scratch = match at {
+            0 => job.scratch.clone(),
+            _ => beside(&job.scratch, &record.generation.slot_suffix()),
+        };
+        let one = One {
+            archive: job.archive.clone(),
+            source: job.source.clone(),
+            generation: record.generation,
+            scratch,
+            runtime: Handle::current(),
+            watch: watch.clone(),
+            stop: stop.clone(),
+        };
+        let began = Instant::now();
+        let made = tokio::task::spawn_blocking(move || one.produce()).await;
+        let (state, replayed) = match made {
+            Ok(made) => made?,
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                Err(_cancelled) => return Err(ProducerError::Stopped),
+            },
+        };
+        let (generation, took) = (record.generation, began.elapsed());
+        produced.push(Produced {
+            generation,
+            state,
+            replayed,
+            took,
+        });
+    }
+    Ok(produced)
+}
+
+async fn due(job: &Job) -> Result<Vec<GenerationRecord>, ProducerError> {
+    let mut all = job.archive.generations().await?;
+    let known = all
+        .iter()
+        .map(|record| record.generation.to_string())
+        .collect::<Vec<_>>()
+        .join(", ");
+    let source_name = job.source.clone();
+    if let Some(generation) = job.generation {
+        all.retain(|record| record.generation == generation);
+        return match all.is_empty() {
+            true => Err(ProducerError::NoGeneration {
+                generation,
+                source_name,
+                known,
+            }),
+            false => Ok(all),
+        };
+    }
+    let current = job
+        .archive
+        .current()
+        .await?
+        .map(|current| current.generation);
+    match (current, all.as_slice()) {
+        (None, [_only]) => {}
+        (Some(current), records) if records.iter().any(|record| record.generation == current) => {
+            all.retain(|record| record.generation >= current);
+        }
+        (Some(generation), _) => {
+            return Err(ProducerError::NoGeneration {
+                generation,
+                source_name,
+                known,
+            });
+        }
+        (None, _) => return Err(ProducerError::NoCurrent { source_name, known }),
+    }
+    Ok(all)
+}
+
+/// One generation, on a thread that may block.
+struct One {
+    archive: Archive,
+    source: SourceName,
+    generation: Generation,
+    scratch: PathBuf,
+    runtime: Handle,
+    watch: Watch,
+    stop: CancellationToken,
+}
+
+impl One {
+    fn produce(&self) -> Result<(State, Replayed), ProducerError> {
+        let log = self.archive.log(self.generation);
+        let images = self.archive.images(self.generation);
+        let head = self.runtime.block_on(log.head())?;
+        let Some((head, last)) = head.and_then(|head| Some((head, head.last_commit?))) else {
+            return Ok((State::NotComplete, Replayed::default()));
+        };
+        let mover = Mover {
+            images: &images,
+            scratch: &self.scratch,
+            runtime: &self.runtime,
+            stop: &self.stop,
+            watch: &self.watch,
+        };
+        let newest = self.runtime.block_on(images.list())?;
+        let newest = newest
+            .into_iter()
+            .find(|image| image.base.position == last.position);
+        match newest {
+            Some(image) if image.verified => {
+                return Ok((State::NothingNew(image), Replayed::default()));
+            }
+            Some(image) => {
+                mover.prove(&image)?;
+                return Ok((State::Proved(verified(image)), Replayed::default()));
+            }
+            None => {}
+        }
+        let (mut mirror, replayed) = self.replay(&head, &images)?;
+        if !mirror.cursor().is_some_and(|cursor| cursor.complete) {
+            return Ok((State::NotComplete, replayed));
+        }
+        let image = mover.publish(&mut mirror)?;
+        mirror.checkpoint()?;
+        drop(mirror);
+        mover.prove(&image)?;
+        Ok((State::Published(verified(image)), replayed))
+    }
+
+    /// Brings the scratch mirror to the head.
+    fn replay(
+        &self,
+        head: &SegmentHeader,
+        images: &rindle_archive::Images,
+    ) -> Result<(Mirror, Replayed), ProducerError> {
+        let scratch = Scratch {
+            path: Path::new(&self.scratch),
+            source: self.source.as_str(),
+            generation: self.generation,
+            images,
+            runtime: &self.runtime,
+            stop: &self.stop,
+            watch: &self.watch,
+        };
+        let Some((mirror, from)) = scratch.open_kept()? else {
+            let (mirror, from) = scratch.make_anew()?;
+            return self.replay_from(head, mirror, from);
+        };
+        match self.replay_from(head, mirror, from) {
+            // The log went on without this file, or is another one: what it lacks is in an image.
+            Err(ProducerError::Read(
+                error @ (ReadError::Trimmed { .. }
+                | ReadError::ChainDiffers { .. }
+                | ReadError::NotYet { .. }),
+            )) => {
+                tracing::warn!(%error, "making the scratch mirror anew");
+                let (mirror, from) = scratch.make_anew()?;
+                self.replay_from(head, mirror, from)
+            }
+            result => result,
+        }
+    }
+
+    fn replay_from(
+        &self,
+        head: &SegmentHeader,
+        mut mirror: Mirror,
+        from: ReadFrom,
+    ) -> Result<(Mirror, Replayed), ProducerError> {
+        let ctx = Replay {
+            log: self.archive.log(self.generation),
+            runtime: self.runtime.clone(),
+            stop: self.stop.clone(),
+            watch: self.watch.clone(),
+            last_segment: head.segment,
+        };
+        let replayed = replay(&ctx, &mut mirror, from, Until::Frame(head.end.seq))?;
+        Ok((mirror, replayed))
+    }
+}
+
+fn verified(mut image: ImageInfo) -> ImageInfo {
+    image.verified = true;
+    image
+}
