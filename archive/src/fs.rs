@@ -18,8 +18,8 @@ use sha2::{Digest as _, Sha256};
 use crate::layout::Key;
 use crate::store::{Create, Problem, Store, StoreError, StoreFuture, Swap, Version, Versioned};
 
-pub use durable::TempFile;
-use durable::{TEMPORARY, create_directories, parent_of, remove_left_over, sync_directory};
+use durable::{TEMPORARY, create_directories, parent_of, remove_left_over};
+pub use durable::{TempFile, sync_directory};
 
 /// Held exclusively around a compare-and-set.
 const LOCK: &str = ".lock";

@@ -242,11 +242,19 @@ impl Log {
         if head.0 == 0 {
             return Ok(None);
         }
-        match self.segment(head).await? {
-            Some(last) if head > boundary => Ok(Some(last)),
-            // Trimming leaves what the retained images need, so something stands above the boundary.
-            Some(_) | None => Err(self.absent(head.max(boundary.next())).await?.into()),
+        if head > boundary
+            && let Some(last) = self.segment(head).await?
+        {
+            // Its writer may have died before it knew that the object is durable.
+            let key = self.keys.segment(head);
+            match self.objects.0.settle(&key).await {
+                Ok(()) => return Ok(Some(last)),
+                Err(error) if self.objects.exists(&key).await? => return Err(error.into()),
+                Err(_trimmed_meanwhile) => {}
+            }
         }
+        // Trimming leaves what the retained images need, so something stands above the boundary.
+        Err(self.absent(head.max(boundary.next())).await?.into())
     }
 
     /// Somebody has the fence's place: an older session's object is adopted, a later one's ends this takeover.

@@ -91,7 +91,10 @@ impl Drop for TempFile {
 }
 
 /// Makes the names in a directory durable.
-pub(super) fn sync_directory(directory: &Path) -> io::Result<()> {
+///
+/// # Errors
+/// Of the operating system; whether the names are durable is not known then.
+pub fn sync_directory(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
 

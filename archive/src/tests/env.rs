@@ -1,6 +1,6 @@
 //! An archive in a temporary directory behind a store that fails on demand.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rindle_proto::ids::{Generation, Position, SegmentNo, Seq, Timeline};
@@ -25,7 +25,7 @@ pub(super) struct Env {
 impl Env {
     pub(super) async fn new() -> Self {
         // Loops over hundreds of archives wait for the disk only; memory answers the same calls.
-        let memory = std::path::Path::new("/dev/shm");
+        let memory = Path::new("/dev/shm");
         let directory = match memory.is_dir() {
             true => tempfile::tempdir_in(memory),
             false => tempfile::tempdir(),
@@ -104,6 +104,14 @@ pub(super) async fn append(writer: &mut Writer, source: &mut Source, txns: &[u64
         source.txn(SourceTxn(*txn), 1);
         writer.append(source.take()).await.unwrap();
     }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "an operator moves directories, nothing durable"
+)]
+pub(super) fn move_to(from: &Path, to: &Path) {
+    std::fs::rename(from, to).unwrap();
 }
 
 /// What a reader was given, less what it was told to discard.

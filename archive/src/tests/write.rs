@@ -2,7 +2,7 @@
 
 use rindle_proto::ids::{Lsn, SegmentNo, Seq};
 
-use super::env::{Env, append, start};
+use super::env::{Env, append, move_to, start};
 use crate::error::Kind;
 use crate::testkit::{Faults, Moment, Source, SourceTxn};
 use crate::{AppendError, NewSegment};
@@ -144,7 +144,7 @@ async fn lost_directory_is_waited_for() {
     let mut source = Source::at(start());
     append(&mut writer, &mut source, &[1]).await;
     let away = env.root().with_extension("away");
-    std::fs::rename(env.root(), &away).unwrap();
+    move_to(&env.root(), &away);
     source.txn(SourceTxn(2), 1);
     assert_eq!(
         writer.append(source.take()).await.unwrap_err().kind(),
@@ -152,7 +152,7 @@ async fn lost_directory_is_waited_for() {
     );
     assert_eq!(writer.retry().await.unwrap_err().kind(), Kind::Retry);
     assert!(!env.root().exists());
-    std::fs::rename(&away, env.root()).unwrap();
+    move_to(&away, &env.root());
     writer.retry().await.unwrap();
     assert_eq!(env.contents().await.texts(), ["1.1", "2.1"]);
 }
@@ -164,7 +164,7 @@ async fn unwritable_directory_is_waited_for() {
     let mut writer = env.take_over().await.writer;
     let log = env.segment_path(1).parent().unwrap().to_owned();
     let away = log.with_extension("away");
-    std::fs::rename(&log, &away).unwrap();
+    move_to(&log, &away);
     std::fs::write(&log, b"in the way").unwrap();
     let mut source = Source::at(start());
     source.txn(SourceTxn(1), 1);
@@ -173,7 +173,7 @@ async fn unwritable_directory_is_waited_for() {
         Kind::Retry
     );
     std::fs::remove_file(&log).unwrap();
-    std::fs::rename(&away, &log).unwrap();
+    move_to(&away, &log);
     writer.retry().await.unwrap();
     assert_eq!(env.contents().await.texts(), ["1.1"]);
 }
