@@ -1,8 +1,10 @@
 //! Flags that several commands share.
 
+mod gateway;
 mod postgres;
 mod store;
 
+pub(crate) use gateway::TokenArgs;
 pub(crate) use postgres::PgArgs;
 pub(crate) use store::StoreArgs;
 

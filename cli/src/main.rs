@@ -6,6 +6,7 @@
 
 mod args;
 mod backup;
+mod http;
 mod outcome;
 mod pg;
 

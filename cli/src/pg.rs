@@ -1,7 +1,10 @@
 //! `rindle pg …`
 
+mod held;
 mod mint;
 mod prepare;
+mod status;
+mod verify;
 
 use crate::outcome::Outcome;
 
@@ -11,11 +14,17 @@ pub(crate) enum Command {
     Prepare(prepare::Args),
     /// Checks the source and writes a new generation of it to the archive.
     Mint(mint::Args),
+    /// One screen: generation, Postgres, slot, gateway, archive, images, followers, and one sentence.
+    Status(status::Args),
+    /// Proves row for row that a mirror equals the source at one position.
+    Verify(verify::Args),
 }
 
 pub(crate) async fn run(command: Command) -> anyhow::Result<Outcome> {
     match command {
         Command::Prepare(args) => prepare::run(args).await,
         Command::Mint(args) => mint::run(args).await,
+        Command::Status(args) => status::run(args).await,
+        Command::Verify(args) => verify::run(args).await,
     }
 }

@@ -6,6 +6,7 @@
 //! - [`bulk`]: rows of a copy, fetched ahead
 //! - [`scratch`]: the mirror file that is kept between runs
 //! - [`image`]: writing, publishing and proving
+//! - [`verify`]: a copy of a mirror file brought to one position of the source, and its digests
 //! - [`progress`]: what is told meanwhile
 //! - [`error`]: why there is no image
 //!
@@ -19,6 +20,7 @@ pub mod job;
 pub mod progress;
 pub mod replay;
 pub mod scratch;
+pub mod verify;
 
 pub use error::ProducerError;
 pub use job::{Job, Produced, State, run};

@@ -231,6 +231,8 @@ impl Run<'_> {
         let mut pause = RETRY_MIN;
         for _ in 1..ATTEMPTS {
             match self.wait(reader.next())? {
+                // The mirror came from a follower, who may be ahead of the archive.
+                Err(ReadError::NotYet { .. }) if self.may_wait() => return Ok(ReadStep::End),
                 Err(error)
                     if error.kind() == Kind::Retry
                         && !matches!(error, ReadError::NotYet { .. }) =>
@@ -243,6 +245,10 @@ impl Run<'_> {
             }
         }
         Ok(self.wait(reader.next())??)
+    }
+
+    fn may_wait(&self) -> bool {
+        matches!(self.until, Until::Snapshot { .. })
     }
 
     fn wait<T>(&self, work: impl Future<Output = T>) -> Result<T, ProducerError> {

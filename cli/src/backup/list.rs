@@ -3,6 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
+use indicatif::HumanDuration;
 use rindle_archive::ImageInfo;
 use rindle_proto::ids::Generation;
 use serde_json::{Value, json};
@@ -68,8 +69,13 @@ fn line(image: &ImageInfo) -> String {
         "not proved"
     };
     format!(
-        "  {}  at {} frame {}  {} bytes ({} stored)  {verified}  {age:?} old",
-        image.id, image.base.end_lsn, image.base.position.seq, image.file_bytes, image.stored_bytes
+        "  {}  at {} frame {}  {} bytes ({} stored)  {verified}  {} old",
+        image.id,
+        image.base.end_lsn,
+        image.base.position.seq,
+        image.file_bytes,
+        image.stored_bytes,
+        HumanDuration(age)
     )
 }
 

@@ -1,7 +1,7 @@
 //! `rindle pg mint`
 
 use rindle_gateway::lifecycle::mint::{self, MintRequest, Minted};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::args::{PgArgs, PublicationArgs, SourceArgs, StoreArgs};
 use crate::outcome::Outcome;
@@ -27,7 +27,26 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
     };
     let archive = args.store.open(&request.source).await?;
     let minted = mint::mint(&archive, &request).await?;
-    Ok(Outcome::done(text(&minted), json!(minted)))
+    Ok(Outcome::done(text(&minted), document(&minted)))
+}
+
+fn document(minted: &Minted) -> Value {
+    let Minted { record, current } = minted;
+    let name = |table: &rindle_proto::schema::Table| format!("{}.{}", table.schema, table.name);
+    json!({
+        "source": record.source,
+        "generation": record.generation,
+        "current": current == &record.generation,
+        "currentGeneration": current,
+        "systemIdentifier": record.system_identifier,
+        "timeline": record.timeline,
+        "database": record.database,
+        "publication": record.publication,
+        "slot": record.slot,
+        "posture": record.posture,
+        "mintedAtMs": record.minted_at_ms,
+        "tables": record.schema.tables.iter().map(name).collect::<Vec<_>>(),
+    })
 }
 
 fn text(minted: &Minted) -> String {

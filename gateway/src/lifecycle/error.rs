@@ -37,6 +37,27 @@ pub enum LifecycleError {
     /// The catalog could not be read.
     #[error(transparent)]
     Catalog(#[from] CatalogError),
+    /// Old transactions keep a slot from being created.
+    #[error(
+        "older transactions keep a snapshot from being exported for {waited}; end them (SELECT * FROM pg_stat_activity \
+         WHERE backend_xid IS NOT NULL; SELECT * FROM pg_prepared_xacts), or try again later"
+    )]
+    Blocked {
+        /// How long it was waited.
+        waited: &'static str,
+    },
+    /// Something changed its shape while it was read.
+    #[error("{what} changed while it was read; run this again")]
+    Changed {
+        /// What changed.
+        what: String,
+    },
+    /// A row of the source that no mirror could hold.
+    #[error("{detail}")]
+    Row {
+        /// Which, and why.
+        detail: String,
+    },
     /// The archive did not do what was asked.
     #[error("archive")]
     Archive(#[from] ArchiveError),
@@ -79,6 +100,9 @@ impl LifecycleError {
             LifecycleError::Connect(_)
             | LifecycleError::Postgres { .. }
             | LifecycleError::Session { .. }
+            | LifecycleError::Blocked { .. }
+            | LifecycleError::Changed { .. }
+            | LifecycleError::Row { .. }
             | LifecycleError::Catalog(_) => false,
         }
     }

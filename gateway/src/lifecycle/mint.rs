@@ -6,7 +6,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use rindle_archive::generation::FORMAT;
 use rindle_archive::{Archive, ArchiveError, GenerationRecord};
 use rindle_proto::ids::{Generation, SourceName};
-use serde::Serialize;
 
 use super::admission::{self, Finding, facts};
 use super::error::{LifecycleError, Refusal};
@@ -38,11 +37,9 @@ pub struct MintRequest {
 }
 
 /// A new generation.
-#[derive(Clone, Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug)]
 pub struct Minted {
     /// Its record in the archive.
-    #[serde(flatten)]
     pub record: GenerationRecord,
     /// The generation that the source's pointer names now: this one when there was none.
     pub current: Generation,
@@ -61,10 +58,7 @@ pub async fn mint(archive: &Archive, request: &MintRequest) -> Result<Minted, Li
         identity,
         publication,
     } = admitted;
-    let schema = view.schema().map_err(|unfit: Unfit| {
-        let why = "the mirror could not equal the source";
-        Finding::fatal("Unfit", unfit.to_string(), why, "see what was seen")
-    })?;
+    let schema = view.schema().map_err(unfit)?;
     let generation = Generation(ulid::Ulid::generate());
     let record = GenerationRecord {
         generation,
@@ -85,6 +79,13 @@ pub async fn mint(archive: &Archive, request: &MintRequest) -> Result<Minted, Li
         None => set_first(archive, generation).await?,
     };
     Ok(Minted { record, current })
+}
+
+/// Something that no check named.
+#[expect(clippy::needless_pass_by_value, reason = "used with map_err")]
+pub(super) fn unfit(unfit: Unfit) -> LifecycleError {
+    let why = "the mirror could not equal the source";
+    Finding::fatal("Unfit", unfit.to_string(), why, "see what was seen").into()
 }
 
 /// What admission leaves behind.

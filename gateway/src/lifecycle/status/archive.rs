@@ -1,0 +1,141 @@
+//! What the archive says.
+
+use rindle_archive::{Archive, GenerationRecord};
+use rindle_proto::ids::{Epoch, Generation, Lsn, SegmentNo, Seq, Timeline};
+use serde::Serialize;
+
+use crate::ship::chain;
+
+/// The generation that a source serves.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct GenerationStatus {
+    /// Its id.
+    pub id: Generation,
+    /// The source's pointer names it.
+    pub current: bool,
+    /// Its slot.
+    pub slot: String,
+    /// Its publication.
+    pub publication: String,
+    /// What its slot survives.
+    pub posture: String,
+    /// When it was minted, milliseconds since 1970.
+    pub minted_at_ms: i64,
+    /// All generations of the source, oldest first.
+    pub all: Vec<Generation>,
+}
+
+/// The end of a generation's log.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ArchiveStatus {
+    /// Last log object; 0 when there is none.
+    pub segment: SegmentNo,
+    /// Session that wrote it.
+    pub epoch: Epoch,
+    /// Timeline of the source then.
+    pub timeline: Timeline,
+    /// Last frame.
+    pub frame: Seq,
+    /// End of the last transaction in it; none before the first copy is complete.
+    pub last_commit_lsn: Option<Lsn>,
+    /// Everything the source committed up to here is archived.
+    pub through_lsn: Lsn,
+    /// When the last object was made, milliseconds since 1970.
+    pub made_at_ms: Option<i64>,
+}
+
+/// One image.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ImageStatus {
+    /// Its name.
+    pub id: String,
+    /// End of the last transaction in it.
+    pub base_lsn: Lsn,
+    /// Its last frame.
+    pub frame: Seq,
+    /// Length of its objects in bytes.
+    pub stored_bytes: u64,
+    /// It was restored and proved.
+    pub verified: bool,
+    /// When it was published, milliseconds since 1970.
+    pub created_at_ms: i64,
+}
+
+/// The current generation; without a pointer the only one, or the newest.
+pub(super) async fn generation(archive: &Archive) -> Result<GenerationStatus, String> {
+    let all = archive.generations().await.map_err(|error| chain(&error))?;
+    let current = archive.current().await.map_err(|error| chain(&error))?;
+    let current = current.map(|current| current.generation);
+    let looked_at: Option<&GenerationRecord> = match current {
+        Some(id) => all.iter().find(|record| record.generation == id),
+        None => all.last(),
+    };
+    let Some(record) = looked_at else {
+        return Err(super::NOT_MINTED.to_owned());
+    };
+    Ok(GenerationStatus {
+        id: record.generation,
+        current: current == Some(record.generation),
+        slot: record.slot.clone(),
+        publication: record.publication.clone(),
+        posture: record.posture.clone(),
+        minted_at_ms: record.minted_at_ms,
+        all: all.iter().map(|record| record.generation).collect(),
+    })
+}
+
+/// The end of the log.
+pub(super) async fn log(
+    archive: &Archive,
+    generation: Generation,
+) -> Result<ArchiveStatus, String> {
+    let head = archive
+        .log(generation)
+        .head()
+        .await
+        .map_err(|error| chain(&error))?;
+    Ok(match head {
+        Some(head) => ArchiveStatus {
+            segment: head.segment,
+            epoch: head.epoch,
+            timeline: head.timeline,
+            frame: head.end.seq,
+            last_commit_lsn: head.last_commit.map(|commit| commit.end_lsn.0),
+            through_lsn: head.through_lsn,
+            made_at_ms: Some(head.made_at_ms),
+        },
+        None => ArchiveStatus {
+            segment: SegmentNo(0),
+            epoch: Epoch(0),
+            timeline: Timeline(0),
+            frame: Seq(0),
+            last_commit_lsn: None,
+            through_lsn: Lsn(0),
+            made_at_ms: None,
+        },
+    })
+}
+
+/// The images.
+pub(super) async fn images(
+    archive: &Archive,
+    generation: Generation,
+) -> Result<Vec<ImageStatus>, String> {
+    let images = archive
+        .images(generation)
+        .list()
+        .await
+        .map_err(|error| chain(&error))?;
+    let status = |image: rindle_archive::ImageInfo| ImageStatus {
+        id: image.id,
+        base_lsn: image.base.end_lsn.0,
+        frame: image.base.position.seq,
+        stored_bytes: image.stored_bytes,
+        verified: image.verified,
+        created_at_ms: image.created_at_ms,
+    };
+    Ok(images.into_iter().map(status).collect())
+}
