@@ -12,20 +12,23 @@
 #   TMPDIR=DIR infra/bench.sh                          where its files go (about 6 GB); user postgres must get there
 set -euo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
-case " $* " in *" --help "* | *" -h "*) exec python3 "$here/infra/bench/main.py" --help ;; esac
+case " $* " in *" --help "* | *" -h "*) exec python3 -B "$here/infra/bench/arguments.py" --help ;; esac
 
 RINDLE_PG_VERSIONS=15 bash "$here/infra/setup.sh"
 pin='psycopg2-binary==2.9.13'
+# The system's own Python before any other: it is built for speed, and the script is to be as fast as it can be.
+python=/usr/bin/python3
+[ -x "$python" ] || python=python3
 venv="${CARGO_TARGET_DIR:-$here/target}/bench-venv"
-if [ "$(cat "$venv/pin" 2>/dev/null)" != "$pin" ]; then
+if [ "$(cat "$venv/pin" 2>/dev/null)" != "$python $pin" ]; then
   rm -rf "$venv"
-  if ! python3 -m venv "$venv" >&2; then
+  if ! "$python" -m venv "$venv" >&2; then
     echo "bench: apt-get install python3-venv" >&2
     apt-get install -y -q --no-install-recommends python3 python3-venv >&2
     rm -rf "$venv"
-    python3 -m venv "$venv" >&2
+    "$python" -m venv "$venv" >&2
   fi
   "$venv/bin/python" -m pip install -q --disable-pip-version-check --only-binary :all: "$pin" >&2
-  echo "$pin" >"$venv/pin"
+  echo "$python $pin" >"$venv/pin"
 fi
 exec "$venv/bin/python" -B "$here/infra/bench/main.py" "$@"

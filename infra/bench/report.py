@@ -21,7 +21,7 @@ TARGETS = [
     ("W1 archive-durable, wall / COPY's wall", "w1", ("archive", "wall_s"), ("copy", "wall_s"), AT_MOST, 1.5),
     ("W1 mirror filled, rows/s / script's", "w1", ("mirror", "per_s"), ("script", "per_s"), AT_LEAST, 1.5),
     ("W2 archive-durable, changes/s / recvlogical's", "w2", ("archive", "per_s"), ("recv", "per_s"), AT_LEAST, 1.0),
-    ("W2 gateway's CPU / walsender's", "w2", ("archive", "gateway_cpu_s"), ("archive", "walsender_cpu_s"), AT_MOST, 1.3),
+    ("W2 gateway's CPU / walsender", "w2", ("archive", "gateway_cpu_s"), ("archive", "walsender_cpu_s"), AT_MOST, 1.3),
     ("W2 mirror level, changes/s / script's", "w2", ("mirror", "per_s"), ("script", "per_s"), AT_LEAST, 2.0),
     ("W3 mirror level, rows/s / script's", "w3", ("mirror", "per_s"), ("script", "per_s"), AT_LEAST, 1.0),
     ("W3 gateway, peak MB", "w3", ("mirror", "gateway_rss_mb"), None, AT_MOST, 200),
