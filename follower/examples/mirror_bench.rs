@@ -25,28 +25,38 @@ impl BulkSource for Parts {
     }
 }
 
-fn main() -> anyhow::Result<()> {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let number = |at: usize, default| args.get(at).map_or(Ok(default), |a| a.parse::<u64>());
-    let (rows, updates, batch) = (number(0, 800_000)?, number(1, 400_000)?, number(3, 1)?);
-    let text_key = args.get(2).is_some_and(|key| key == "text");
-    let dir = tempfile::tempdir_in(std::env::var("BENCH_DIR").unwrap_or("/tmp".into()))?;
-    let mut mirror = Mirror::open(dir.path().join("m.db"), options()?)?;
-    let generation = Generation::from_bytes([7; 16]);
-    mirror.start(generation)?;
-    let mut writer = FrameWriter::new(Position::start(generation));
-    let mut reader = FrameReader::new();
+/// What is asked for on the command line.
+struct Plan {
+    rows: u64,
+    updates: u64,
+    text_key: bool,
+    /// Operations a transaction.
+    batch: u64,
+    random: u64,
+}
 
-    let mut parts = load(&mut mirror, &mut writer, &mut reader, rows, text_key)?;
-    let mut random = 88_172_645_463_325_252u64;
-    let mut next = || {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        random
-    };
-    let mut frames = |writer: &mut FrameWriter, kind: &str| -> anyhow::Result<Vec<Frame>> {
-        for txn in 0..updates / batch {
+impl Plan {
+    fn from_args() -> anyhow::Result<Self> {
+        let args: Vec<String> = std::env::args().skip(1).collect();
+        let number = |at: usize, default| args.get(at).map_or(Ok(default), |a| a.parse::<u64>());
+        Ok(Self {
+            rows: number(0, 800_000)?,
+            updates: number(1, 400_000)?,
+            text_key: args.get(2).is_some_and(|key| key == "text"),
+            batch: number(3, 1)?,
+            random: 88_172_645_463_325_252,
+        })
+    }
+
+    fn next(&mut self) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random
+    }
+
+    fn frames(&mut self, writer: &mut FrameWriter, insert: bool) -> anyhow::Result<Vec<Frame>> {
+        for txn in 0..self.updates / self.batch {
             let out = writer.open();
             put_txn_start(
                 out,
@@ -55,16 +65,18 @@ fn main() -> anyhow::Result<()> {
                     commit_time: PgMicros(0),
                 },
             );
-            for op in 0..batch {
-                let id = match kind {
-                    "update" => next() % rows,
-                    _ => rows + txn * batch + op,
-                };
-                match kind {
-                    "update" => put_update(out, TableId(1)),
-                    _ => put_insert(out, TableId(1)),
+            for op in 0..self.batch {
+                let salt = self.next();
+                match insert {
+                    true => {
+                        put_insert(out, TableId(1));
+                        put_row(out, self.rows + txn * self.batch + op, salt, self.text_key);
+                    }
+                    false => {
+                        put_update(out, TableId(1));
+                        put_row(out, self.next() % self.rows, salt, self.text_key);
+                    }
                 }
-                put_row(out, id, next(), text_key);
             }
             put_txn_end(out, EndLsn(Lsn(100 + txn)));
             writer.finish(FrameKind::Txn, FrameFlags::WHOLE, Lsn(99 + txn))?;
@@ -76,9 +88,19 @@ fn main() -> anyhow::Result<()> {
             frames.push(frame);
         }
         Ok(frames)
-    };
-    for kind in ["update", "insert"] {
-        let frames = frames(&mut writer, kind)?;
+    }
+}
+
+fn main() -> anyhow::Result<()> {
+    let mut plan = Plan::from_args()?;
+    let dir = tempfile::tempdir_in(std::env::var("BENCH_DIR").unwrap_or("/tmp".into()))?;
+    let mut mirror = Mirror::open(dir.path().join("m.db"), options()?)?;
+    let generation = Generation::from_bytes([7; 16]);
+    mirror.start(generation)?;
+    let mut writer = FrameWriter::new(Position::start(generation));
+    let mut parts = load(&mut mirror, &mut writer, plan.rows, plan.text_key)?;
+    for (name, insert) in [("update", false), ("insert", true)] {
+        let frames = plan.frames(&mut writer, insert)?;
         let watch = Watch::start();
         for frame in &frames {
             mirror.apply(frame, &mut parts)?;
@@ -87,21 +109,19 @@ fn main() -> anyhow::Result<()> {
             }
         }
         mirror.commit()?;
-        watch.report(kind, updates);
+        watch.report(name, plan.updates);
     }
-    let frames = frames(&mut writer, "update")?;
+    let frames = plan.frames(&mut writer, false)?;
     let watch = Watch::start();
     let mut slowest = std::time::Duration::ZERO;
-    for frame in frames.iter().take(20_000) {
+    let singles = frames.len().min(20_000);
+    for frame in &frames[..singles] {
         let one = Instant::now();
         mirror.apply(frame, &mut parts)?;
         mirror.commit()?;
         slowest = slowest.max(one.elapsed());
     }
-    watch.report(
-        "update, a commit each",
-        20_000.min(frames.len() as u64) * batch,
-    );
+    watch.report("update, a commit each", singles as u64 * plan.batch);
     println!("slowest commit {slowest:?}");
     Ok(())
 }
@@ -119,7 +139,6 @@ fn options() -> anyhow::Result<MirrorOptions> {
 fn load(
     mirror: &mut Mirror,
     writer: &mut FrameWriter,
-    reader: &mut FrameReader,
     rows: u64,
     text_key: bool,
 ) -> anyhow::Result<Parts> {
@@ -159,6 +178,7 @@ fn load(
     writer.finish(FrameKind::CopyBegin, FrameFlags::WHOLE, Lsn(50))?;
     writer.open().extend(serde_json::to_vec(&done)?);
     writer.finish(FrameKind::CopyDone, FrameFlags::WHOLE, Lsn(50))?;
+    let mut reader = FrameReader::new();
     reader.push(writer.take().into());
     let watch = Watch::start();
     while let Some(frame) = reader.next_frame()? {

@@ -38,11 +38,17 @@ pub(super) fn parts(
     for table in &schema.tables {
         run(conn, &ddl::create_table(table, &load_name(table)))?;
     }
+    let parts_of = |table: &Table| {
+        let id = table.id;
+        done.parts.iter().filter(move |part| part.table == id)
+    };
+    let in_order: Vec<&BulkPart> = schema.tables.iter().flat_map(parts_of).collect();
+    bulk.expect(done.attempt, &in_order);
     let mut rows = 0;
     for (at, table) in schema.tables.iter().enumerate() {
         bulk.progress(at, schema.tables.len());
         let plan = Plan::new(table, &load_name(table));
-        for part in done.parts.iter().filter(|part| part.table == table.id) {
+        for part in parts_of(table) {
             let bytes = bulk
                 .rows(done.attempt, part)
                 .map_err(|source| MirrorError::Bulk {

@@ -65,6 +65,9 @@ pub trait BulkSource {
     /// When they cannot be had now, or are not what was written.
     fn rows(&mut self, attempt: Attempt, part: &BulkPart) -> Result<Bytes, BulkError>;
 
+    /// Told once before a copy is loaded: its parts in the order in which they will be asked for.
+    fn expect(&mut self, _attempt: Attempt, _parts: &[&BulkPart]) {}
+
     /// Told now and then while a copy is loaded: tables complete, and how many there are.
     fn progress(&mut self, _tables_done: usize, _tables: usize) {}
 }
@@ -428,6 +431,8 @@ impl Mirror {
             position: txn.position,
             end_lsn,
             commit_time: Some(txn.commit_time),
+            // Of an earlier frame; whoever reads an archive notes the new one.
+            segment: None,
             ..noted
         })
     }

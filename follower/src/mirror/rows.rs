@@ -4,6 +4,7 @@
 //! Nothing here repairs: a row that is not there, or one that is there already, is a divergence.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use rindle_proto::change::SchemaChange;
 use rindle_proto::error::DecodeError;
@@ -174,13 +175,15 @@ impl Plans {
         id: TableId,
         at: At,
     ) -> Result<&'p mut Plan, MirrorError> {
-        if !self.0.contains_key(&id) {
-            let table = schema
-                .table(id)
-                .ok_or_else(|| at.bad(format!("table #{} is not mirrored", id.0)))?;
-            self.0.insert(id, Plan::new(table, &table.mirror_name()));
+        match self.0.entry(id) {
+            Entry::Occupied(known) => Ok(known.into_mut()),
+            Entry::Vacant(place) => {
+                let table = schema
+                    .table(id)
+                    .ok_or_else(|| at.bad(format!("table #{} is not mirrored", id.0)))?;
+                Ok(place.insert(Plan::new(table, &table.mirror_name())))
+            }
         }
-        Ok(self.0.get_mut(&id).expect("inserted just now"))
     }
 }
 

@@ -103,7 +103,8 @@ fn fence_before_done_leaves_an_empty_mirror() {
 
 #[test]
 fn part_that_is_not_what_done_says_is_refused() {
-    let damage: [(&str, fn(&mut Vec<u8>)); 2] = [
+    type Damage = fn(&mut Vec<u8>);
+    let damage: [(&str, Damage); 2] = [
         ("length", |bytes| bytes.push(0)),
         ("digest", |bytes| *bytes.last_mut().unwrap() ^= 1),
     ];

@@ -147,7 +147,7 @@ fn row_that_does_not_fit_its_table_is_refused() {
         (O::Truncate(vec![1, 9]), "table #9 is not mirrored"),
     ] {
         let mut env = env();
-        let error = env.apply(&[op.clone()]).unwrap_err();
+        let error = env.apply(std::slice::from_ref(&op)).unwrap_err();
         assert!(error.to_string().contains(reason), "{op:?}: {error}");
         assert_eq!(env.rows("SELECT count(*) FROM t"), [[V::Int(2)]]);
     }

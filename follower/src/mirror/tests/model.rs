@@ -54,8 +54,12 @@ fn new_row(table: usize, a: u16, b: u16) -> Vec<V> {
     match table {
         0 => vec![
             V::Int(i64::from(a % 50) - 25),
-            if b % 5 == 0 { V::Null } else { text(word) },
-            if b % 7 == 0 {
+            if b.is_multiple_of(5) {
+                V::Null
+            } else {
+                text(word)
+            },
+            if b.is_multiple_of(7) {
                 text("NaN")
             } else {
                 V::Real(f64::from(b) / 8.0)

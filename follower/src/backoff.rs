@@ -1,0 +1,48 @@
+//! Waits between attempts: longer each time, spread so that many followers do not come back at once.
+
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::time::Duration;
+
+const FIRST: Duration = Duration::from_millis(100);
+const LONGEST: Duration = Duration::from_secs(5);
+
+#[derive(Debug, Default)]
+pub(crate) struct Backoff {
+    attempts: u32,
+}
+
+impl Backoff {
+    /// Something went well: the next wait is short again.
+    pub(crate) fn reset(&mut self) {
+        self.attempts = 0;
+    }
+
+    /// The next wait: half of it certain, half of it chance.
+    pub(crate) fn next(&mut self) -> Duration {
+        let longest = FIRST
+            .saturating_mul(1 << self.attempts.min(10))
+            .min(LONGEST);
+        self.attempts = self.attempts.saturating_add(1);
+        let chance = RandomState::new().build_hasher().finish() as f64 / u64::MAX as f64;
+        longest.mul_f64(0.5 + chance / 2.0)
+    }
+
+    pub(crate) async fn wait(&mut self) {
+        tokio::time::sleep(self.next()).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_grow_to_a_limit_and_start_over() {
+        let mut backoff = Backoff::default();
+        let waits: Vec<_> = (0..20).map(|_| backoff.next()).collect();
+        assert!(waits[0] <= FIRST && waits[0] >= FIRST / 2);
+        assert!(waits[19] <= LONGEST && waits[19] >= LONGEST / 2);
+        backoff.reset();
+        assert!(backoff.next() <= FIRST);
+    }
+}

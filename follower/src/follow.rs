@@ -1,0 +1,471 @@
+//! From start to stop: which mirror is followed, when it is replaced, and what is waited for. One mirror is
+//! applied to at a time; the one before it stays served until the new one is complete.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rindle_archive::Archive;
+use rindle_proto::ids::{Generation, Seq};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::apply::{ApplyError, Handle, Job, Thread};
+use crate::archive_tail::{ArchiveEnd, ArchiveTail};
+use crate::backoff::Backoff;
+use crate::bootstrap::{Bootstrap, BootstrapError, Present, epoch_of, look};
+use crate::bulk::{Fetcher, From, Queue};
+use crate::config::Settings;
+use crate::files::Files;
+use crate::gateway::{Gateways, sentence};
+use crate::mirror::{Cursor, ErrorKind, MirrorOptions};
+use crate::state::State;
+use crate::tail::{Tail, TailEnd, Why};
+
+/// How often the archive's pointer is looked at.
+const CURRENT_INTERVAL: Duration = Duration::from_secs(5);
+
+/// How long a halt on damaged bytes is left before they are read again: somebody may have brought them back.
+const DAMAGE_INTERVAL: Duration = Duration::from_secs(30);
+
+/// What lasted this long was no failed attempt.
+const HEALTHY: Duration = Duration::from_secs(10);
+
+/// Who speaks to the apply thread of the mirror that is followed.
+pub(crate) type Control = watch::Sender<Option<Handle>>;
+
+/// The follower itself.
+#[derive(Debug)]
+pub(crate) struct Follow {
+    settings: Settings,
+    state: State,
+    files: Files,
+    archive: Option<Archive>,
+    gateways: Gateways,
+    control: Control,
+    stop: CancellationToken,
+}
+
+/// What is to be done next.
+#[derive(Clone, Debug)]
+enum Plan {
+    /// With what is there.
+    Resume,
+    /// With a new mirror, of this generation if one is named.
+    Replace(Option<Generation>),
+}
+
+/// What became of a plan.
+#[derive(Debug)]
+enum Outcome {
+    Stopped,
+    Next(Plan),
+    /// Try again after a wait; the words are for `/readyz`.
+    Wait(Plan, String),
+    /// Halted until a generation is current that this mirror does not follow, or until the damage is mended.
+    Halt {
+        reason: String,
+        generation: Option<Generation>,
+        again: Option<Plan>,
+    },
+}
+
+impl Follow {
+    pub(crate) fn new(
+        settings: Settings,
+        archive: Option<Archive>,
+        gateways: Gateways,
+        state: State,
+        control: Control,
+        stop: CancellationToken,
+    ) -> Self {
+        Self {
+            files: Files::new(&settings.db),
+            settings,
+            state,
+            archive,
+            gateways,
+            control,
+            stop,
+        }
+    }
+
+    /// Follows until stopped.
+    pub(crate) async fn run(self) -> Result<(), std::io::Error> {
+        self.files.prepare()?;
+        let mut plan = Plan::Resume;
+        let mut backoff = Backoff::default();
+        for attempt in 0.. {
+            let began = tokio::time::Instant::now();
+            let outcome = self.carry_out(plan, attempt).await;
+            if began.elapsed() >= HEALTHY {
+                backoff.reset();
+            }
+            plan = match outcome {
+                Outcome::Stopped => return Ok(()),
+                Outcome::Next(plan) => plan,
+                Outcome::Wait(plan, why) => {
+                    tracing::info!(%why, "waiting");
+                    self.state.wait_for(format!("waiting: {why}"));
+                    plan
+                }
+                Outcome::Halt {
+                    reason,
+                    generation,
+                    again,
+                } => match self.halted(reason, generation, again).await {
+                    Some(plan) => plan,
+                    None => return Ok(()),
+                },
+            };
+            // Also after `Next`: a restore that does not help must not turn in a circle without a pause.
+            tokio::select! {
+                () = self.stop.cancelled() => return Ok(()),
+                () = backoff.wait() => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn bootstrap(&self) -> Bootstrap<'_> {
+        Bootstrap {
+            files: &self.files,
+            archive: self.archive.as_ref(),
+            gateways: &self.gateways,
+            state: &self.state,
+        }
+    }
+
+    async fn carry_out(&self, plan: Plan, attempt: usize) -> Outcome {
+        let stop = self.stop.clone();
+        let begun = tokio::select! {
+            () = stop.cancelled() => return Outcome::Stopped,
+            begun = self.begin(&plan, attempt) => begun,
+        };
+        match begun {
+            Ok(job) => self.line(job).await,
+            Err(Begin::Outcome(outcome)) => outcome,
+            Err(Begin::Failed(error)) if error.halts() => Outcome::Halt {
+                reason: sentence(&error),
+                generation: None,
+                again: Some(plan),
+            },
+            Err(Begin::Failed(error)) => Outcome::Wait(plan, sentence(&error)),
+        }
+    }
+
+    /// Finds or makes the mirror to apply to.
+    async fn begin(&self, plan: &Plan, attempt: usize) -> Result<Line, Begin> {
+        let db = self.files.db().to_owned();
+        let present = look(&db);
+        let cursor = match &present {
+            Present::Mirror(cursor) => Some(*cursor),
+            Present::Nothing | Present::Damaged(_) | Present::Foreign(_) => None,
+        };
+        match (plan, present) {
+            (_, Present::Foreign(error)) => Err(Begin::Outcome(Outcome::Halt {
+                reason: sentence(&error),
+                generation: None,
+                again: Some(plan.clone()),
+            })),
+            (Plan::Resume, Present::Mirror(cursor)) if cursor.complete => {
+                self.state.set_applied(Some(cursor));
+                self.serve();
+                Ok(Line::new(db, cursor.generation, cursor))
+            }
+            (Plan::Resume, Present::Mirror(_) | Present::Nothing) => {
+                self.make(None, cursor, attempt).await
+            }
+            (Plan::Resume, Present::Damaged(error)) => {
+                let text = sentence(&error);
+                tracing::error!(%text, "the mirror file is damaged, a new one takes its place");
+                self.state.warn(text);
+                self.make(None, None, attempt).await
+            }
+            (Plan::Replace(generation), _) => self.make(*generation, cursor, attempt).await,
+        }
+    }
+
+    fn serve(&self) {
+        if self.state.serving().is_none() {
+            self.state.serve(self.files.db().to_owned());
+        }
+    }
+
+    /// A new mirror: from the newest image, else from the first frame.
+    async fn make(
+        &self,
+        generation: Option<Generation>,
+        old: Option<Cursor>,
+        attempt: usize,
+    ) -> Result<Line, Begin> {
+        let bootstrap = self.bootstrap();
+        let generation = match generation {
+            Some(generation) => generation,
+            None => bootstrap.generation(attempt).await?,
+        };
+        let beside = self.files.exists() && self.state.serving().is_some();
+        let target = match beside {
+            true => self
+                .files
+                .next()
+                .map_err(|source| self.file_error(source))?,
+            false => {
+                // A link to a mirror that is of no use is a mirror that is of no use.
+                let db = self.files.db();
+                let target = std::fs::canonicalize(db).unwrap_or_else(|_absent| db.to_owned());
+                crate::files::remove(&target)
+                    .and_then(|()| crate::files::remove(db))
+                    .map_err(|source| self.file_error(source))?;
+                db.to_owned()
+            }
+        };
+        let restored = bootstrap.restore(generation, &target).await?;
+        if !restored {
+            tracing::info!(%generation, "no image: beginning with the first frame");
+            self.state.wait_for("waiting for the first copy");
+        }
+        let start = Cursor {
+            epoch: epoch_of(old.as_ref(), generation),
+            ..Cursor::start(generation)
+        };
+        Ok(Line::new(target, generation, start))
+    }
+
+    fn file_error(&self, source: std::io::Error) -> BootstrapError {
+        BootstrapError::File {
+            path: self.files.db().to_owned(),
+            source,
+        }
+    }
+
+    /// Applies to one mirror until it must be replaced, or cannot go on.
+    async fn line(&self, line: Line) -> Outcome {
+        let generation = line.generation;
+        let mut thread = match Thread::spawn(self.job(line)) {
+            Ok(thread) => thread,
+            Err(error) => return Outcome::Wait(Plan::Resume, format!("start a thread: {error}")),
+        };
+        self.control.send_replace(Some(thread.handle.clone()));
+        let handle = thread.handle.clone();
+        let outcome = tokio::select! {
+            () = self.stop.cancelled() => Outcome::Stopped,
+            () = thread.ended() => Outcome::Next(Plan::Resume),
+            current = self.other_current(generation) => {
+                tracing::info!(%current, "another generation is current");
+                Outcome::Next(Plan::Replace(Some(current)))
+            }
+            outcome = self.tail(handle, generation) => outcome,
+        };
+        self.control.send_replace(None);
+        self.state.set_held(None);
+        match (thread.join().await, outcome) {
+            (_, Outcome::Stopped) => Outcome::Stopped,
+            (Ok(()), outcome) => outcome,
+            (Err(error), _) => self.apply_failed(&error, generation),
+        }
+    }
+
+    fn job(&self, line: Line) -> Job {
+        let from = match &self.archive {
+            Some(archive) => From::Archive(archive.log(line.generation)),
+            None => From::Gateway(self.gateways.clone(), line.generation),
+        };
+        let bulk = Fetcher {
+            runtime: tokio::runtime::Handle::current(),
+            from,
+            state: self.state.clone(),
+            stop: self.stop.clone(),
+            queue: Queue::default(),
+        };
+        let (files, state, path) = (self.files.clone(), self.state.clone(), line.path.clone());
+        let complete = move || {
+            let db = files.db();
+            let replaces = path != db;
+            if replaces {
+                files.swap(&path)?;
+                tracing::info!(path = %path.display(), "the new mirror took the old one's place");
+            }
+            if replaces || state.serving().is_none() {
+                state.serve(db.to_owned());
+            }
+            Ok(())
+        };
+        Job {
+            path: line.path,
+            options: MirrorOptions {
+                source: self.settings.source.name.to_string(),
+                indexes: self.settings.indexes.clone(),
+                ..MirrorOptions::default()
+            },
+            generation: line.generation,
+            epoch: line.cursor.epoch,
+            bulk: Box::new(bulk),
+            state: self.state.clone(),
+            complete: Box::new(complete),
+        }
+    }
+
+    fn apply_failed(&self, error: &ApplyError, generation: Generation) -> Outcome {
+        let reason = sentence(error);
+        // A mirror that never was complete is made anew: what is in its file is of no worth.
+        let again = match self.state.serving() {
+            Some(_) => Plan::Resume,
+            None => Plan::Replace(Some(generation)),
+        };
+        match error.kind() {
+            ErrorKind::Retry => Outcome::Wait(again, reason),
+            ErrorKind::Corrupt => Outcome::Halt {
+                reason,
+                generation: Some(generation),
+                again: Some(again),
+            },
+            ErrorKind::Halt | ErrorKind::Bug => Outcome::Halt {
+                reason,
+                generation: Some(generation),
+                again: None,
+            },
+        }
+    }
+
+    /// Feeds the apply thread.
+    async fn tail(&self, handle: Handle, generation: Generation) -> Outcome {
+        if self.gateways.is_empty()
+            && let Some(archive) = &self.archive
+        {
+            let tail = ArchiveTail {
+                log: archive.log(generation),
+                handle,
+                state: self.state.clone(),
+                poll_interval: self.settings.source.poll_interval,
+            };
+            return match tail.run().await {
+                ArchiveEnd::Restore(why) => self.restore(why, generation).await,
+                ArchiveEnd::Damaged(reason) => Outcome::Halt {
+                    reason,
+                    generation: Some(generation),
+                    again: Some(Plan::Resume),
+                },
+                ArchiveEnd::Gone => std::future::pending().await,
+            };
+        }
+        let tail = Tail {
+            gateways: self.gateways.clone(),
+            handle,
+            state: self.state.clone(),
+            can_restore: self.archive.is_some(),
+            pinned: self.bootstrap().current().await.ok().flatten(),
+        };
+        match tail.run().await {
+            TailEnd::Restore(why) => self.restore(why, generation).await,
+            // How it ended is told by the thread itself.
+            TailEnd::Gone => std::future::pending().await,
+        }
+    }
+
+    async fn restore(&self, why: Why, generation: Generation) -> Outcome {
+        match why {
+            Why::Generation(other) => Outcome::Next(Plan::Replace(Some(other))),
+            Why::ChainDiffers => Outcome::Next(Plan::Replace(Some(generation))),
+            Why::TooFarBehind | Why::Trimmed => {
+                let applied = *self.state.applied().borrow();
+                let seq = applied
+                    .filter(|cursor| cursor.generation == generation)
+                    .map_or(Seq(0), |cursor| cursor.position.seq);
+                match (
+                    self.bootstrap().has_image_beyond(generation, seq).await,
+                    why,
+                ) {
+                    (Ok(true), _) => Outcome::Next(Plan::Replace(Some(generation))),
+                    (Ok(false), Why::Trimmed) => Outcome::Halt {
+                        reason: format!(
+                            "the log no longer reaches back to frame {seq} and no image is further: run \
+                             `rindle backup producer`, or configure sources[0].backup"
+                        ),
+                        generation: Some(generation),
+                        again: Some(Plan::Resume),
+                    },
+                    (Ok(false), _) => {
+                        Outcome::Wait(Plan::Resume, "an image is gone again".to_owned())
+                    }
+                    (Err(error), _) => Outcome::Wait(Plan::Resume, sentence(&error)),
+                }
+            }
+        }
+    }
+
+    /// Comes back when the archive points to another generation.
+    async fn other_current(&self, generation: Generation) -> Generation {
+        loop {
+            tokio::time::sleep(CURRENT_INTERVAL).await;
+            match self.bootstrap().current().await {
+                Ok(Some(current)) if current != generation => return current,
+                Ok(_) => {}
+                Err(error) => {
+                    tracing::debug!(error = %sentence(&error), "the archive's pointer cannot be read now");
+                }
+            }
+        }
+    }
+
+    /// Keeps serving what there is, and says why nothing comes. `None` when stopped.
+    async fn halted(
+        &self,
+        reason: String,
+        generation: Option<Generation>,
+        again: Option<Plan>,
+    ) -> Option<Plan> {
+        tracing::error!(%reason, "halted");
+        self.state.halt(Some(reason));
+        let moved = async {
+            match generation {
+                Some(generation) => self.other_current(generation).await,
+                None => std::future::pending().await,
+            }
+        };
+        let mended = async {
+            match again {
+                Some(plan) => {
+                    tokio::time::sleep(DAMAGE_INTERVAL).await;
+                    plan
+                }
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = self.stop.cancelled() => None,
+            current = moved => Some(Plan::Replace(Some(current))),
+            plan = mended => Some(plan),
+        }
+    }
+}
+
+/// A mirror to apply to.
+#[derive(Clone, Debug)]
+struct Line {
+    path: PathBuf,
+    generation: Generation,
+    /// What is known of it: its cursor, or the epoch that must not be forgotten.
+    cursor: Cursor,
+}
+
+impl Line {
+    fn new(path: PathBuf, generation: Generation, cursor: Cursor) -> Self {
+        Self {
+            path,
+            generation,
+            cursor,
+        }
+    }
+}
+
+#[derive(Debug)]
+enum Begin {
+    Outcome(Outcome),
+    Failed(BootstrapError),
+}
+
+impl std::convert::From<BootstrapError> for Begin {
+    fn from(error: BootstrapError) -> Self {
+        Begin::Failed(error)
+    }
+}

@@ -1,0 +1,145 @@
+//! Serving HTTP, with TLS when certificates are configured. Handshakes run beside each other, so a client that
+//! does not finish one is in nobody's way.
+
+use std::fs::File;
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+use tokio_util::sync::CancellationToken;
+
+use crate::config::ServerTls;
+
+/// A handshake that takes longer is dropped.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Handshakes under way at once.
+const HANDSHAKES: usize = 64;
+
+/// Serves until stopped.
+pub(crate) async fn serve(
+    listener: TcpListener,
+    tls: Option<&ServerTls>,
+    router: Router,
+    stop: CancellationToken,
+) -> io::Result<()> {
+    let stopped = stop.cancelled_owned();
+    match tls {
+        None => {
+            axum::serve(listener, router)
+                .with_graceful_shutdown(stopped)
+                .await
+        }
+        Some(tls) => {
+            let listener = Tls {
+                listener,
+                acceptor: TlsAcceptor::from(Arc::new(server_config(tls)?)),
+                handshakes: JoinSet::new(),
+            };
+            axum::serve(listener, router)
+                .with_graceful_shutdown(stopped)
+                .await
+        }
+    }
+}
+
+struct Tls {
+    listener: TcpListener,
+    acceptor: TlsAcceptor,
+    handshakes: JoinSet<Option<(TlsStream<TcpStream>, SocketAddr)>>,
+}
+
+impl axum::serve::Listener for Tls {
+    type Io = TlsStream<TcpStream>;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
+        loop {
+            tokio::select! {
+                (stream, address) = axum::serve::Listener::accept(&mut self.listener),
+                    if self.handshakes.len() < HANDSHAKES =>
+                {
+                    let acceptor = self.acceptor.clone();
+                    self.handshakes.spawn(async move {
+                        let shaken = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await;
+                        match shaken {
+                            Ok(Ok(stream)) => Some((stream, address)),
+                            Ok(Err(error)) => {
+                                tracing::debug!(%address, %error, "a TLS handshake failed");
+                                None
+                            }
+                            Err(_elapsed) => None,
+                        }
+                    });
+                }
+                Some(Ok(Some(ready))) = self.handshakes.join_next() => return ready,
+            }
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+}
+
+fn server_config(tls: &ServerTls) -> io::Result<ServerConfig> {
+    let certificates = certificates(&tls.cert)?;
+    let key = PrivateKeyDer::from_pem_reader(open(&tls.key)?)
+        .map_err(|error| invalid(&tls.key, &error))?;
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| invalid(&tls.cert, &error))?;
+    let builder = match &tls.client_ca {
+        None => builder.with_no_client_auth(),
+        Some(path) => {
+            let mut roots = RootCertStore::empty();
+            for certificate in self::certificates(path)? {
+                roots
+                    .add(certificate)
+                    .map_err(|error| invalid(path, &error))?;
+            }
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+                .build()
+                .map_err(|error| invalid(path, &error))?;
+            builder.with_client_cert_verifier(verifier)
+        }
+    };
+    let mut config = builder
+        .with_single_cert(certificates, key)
+        .map_err(|error| invalid(&tls.cert, &error))?;
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(config)
+}
+
+fn certificates(path: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
+    let read: Result<Vec<_>, _> = CertificateDer::pem_reader_iter(open(path)?).collect();
+    match read {
+        Ok(found) if found.is_empty() => Err(invalid(path, &"it holds no certificate")),
+        Ok(found) => Ok(found),
+        Err(error) => Err(invalid(path, &error)),
+    }
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    File::open(path)
+        .map_err(|error| io::Error::new(error.kind(), format!("tls: {path:?}: {error}")))
+}
+
+fn invalid(path: &Path, error: &dyn std::fmt::Display) -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        format!("tls: {path:?}: {error}"),
+    )
+}

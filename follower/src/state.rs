@@ -1,0 +1,238 @@
+//! What the follower knows about itself, for `/readyz`, metrics and verify. Written by whoever owns each fact,
+//! read by the HTTP handlers; nothing decides by it.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rindle_proto::ids::{Lsn, Seq};
+use serde::Serialize;
+use tokio::sync::watch;
+
+use crate::mirror::Cursor;
+
+/// Shared by all parts of the program.
+#[derive(Clone, Debug)]
+pub struct State(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    facts: Mutex<Facts>,
+    applied: watch::Sender<Option<Cursor>>,
+}
+
+#[derive(Debug, Default)]
+struct Facts {
+    /// The file that is served, once there is a complete mirror.
+    serving: Option<PathBuf>,
+    boots: u64,
+    /// Why nothing is served yet.
+    waiting: String,
+    /// Why the follower stopped following, until it goes on.
+    halted: Option<String>,
+    /// Things a human should look at that stop nothing.
+    warnings: Vec<String>,
+    gateway: Gateway,
+    head: Head,
+    held: Option<Held>,
+}
+
+/// The follower's connection to a gateway.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Gateway {
+    /// The one it talks to, or tried last; none when the archive is tailed.
+    pub url: Option<String>,
+    /// Frames come.
+    pub connected: bool,
+    /// Why not.
+    pub detail: Option<String>,
+}
+
+/// Where the gateway or archive said it stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Head {
+    /// Every transaction that ends at or below was sent.
+    pub through_lsn: Lsn,
+    /// Last frame there is.
+    pub head_seq: Seq,
+    /// Last frame the archive holds.
+    pub durable_seq: Seq,
+}
+
+/// A mirror held still for verify.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// Only transactions with a `final_lsn` below are in the mirror.
+    pub snapshot: Lsn,
+    /// Its last frame.
+    pub seq: Seq,
+}
+
+/// The body of `/readyz`.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct View {
+    /// A complete mirror is served and nothing is halted.
+    pub ready: bool,
+    /// Why not, in one sentence.
+    pub reason: Option<String>,
+    /// The sentence is one that needs an operator.
+    pub halted: bool,
+    /// Generation that is followed.
+    pub generation: Option<String>,
+    /// Last frame in the mirror.
+    pub applied_seq: Seq,
+    /// End of the last transaction in it.
+    pub applied_lsn: Lsn,
+    /// How far behind the source, in bytes of WAL.
+    pub lag_bytes: u64,
+    /// Age of the last transaction applied while there are later ones, in seconds.
+    pub lag_seconds: f64,
+    /// The gateway.
+    pub gateway: Gateway,
+    /// Where it stands.
+    pub head: Head,
+    /// Things to look at that stop nothing.
+    pub warnings: Vec<String>,
+}
+
+impl State {
+    /// Of a program that just started.
+    pub fn new() -> Self {
+        let facts = Facts {
+            waiting: "starting".to_owned(),
+            ..Facts::default()
+        };
+        Self(Arc::new(Inner {
+            facts: Mutex::new(facts),
+            applied: watch::Sender::new(None),
+        }))
+    }
+
+    fn facts(&self) -> MutexGuard<'_, Facts> {
+        // A panic elsewhere cannot leave facts half written: each write is one assignment.
+        self.0
+            .facts
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Changes at process start and whenever another file is served.
+    pub fn boot_id(&self) -> String {
+        static STARTED: std::sync::OnceLock<u64> = std::sync::OnceLock::new();
+        let started = *STARTED.get_or_init(|| now_ms() as u64 * 1_000_000);
+        let boots = self.facts().boots;
+        format!("{:016x}-{:x}", started + boots, std::process::id())
+    }
+
+    /// The file that queries read, if a complete mirror is served.
+    pub fn serving(&self) -> Option<PathBuf> {
+        self.facts().serving.clone()
+    }
+
+    pub(crate) fn serve(&self, path: PathBuf) {
+        let mut facts = self.facts();
+        facts.serving = Some(path);
+        facts.boots += 1;
+    }
+
+    pub(crate) fn wait_for(&self, what: impl Into<String>) {
+        self.facts().waiting = what.into();
+    }
+
+    pub(crate) fn halt(&self, reason: Option<String>) {
+        self.facts().halted = reason;
+    }
+
+    pub(crate) fn warn(&self, warning: String) {
+        let mut facts = self.facts();
+        if !facts.warnings.contains(&warning) && facts.warnings.len() < 20 {
+            facts.warnings.push(warning);
+        }
+    }
+
+    pub(crate) fn set_gateway(&self, gateway: Gateway) {
+        self.facts().gateway = gateway;
+    }
+
+    pub(crate) fn set_head(&self, head: Head) {
+        self.facts().head = head;
+    }
+
+    /// Where the gateway said it stands.
+    pub fn head(&self) -> Head {
+        self.facts().head
+    }
+
+    pub(crate) fn set_held(&self, held: Option<Held>) {
+        self.facts().held = held;
+    }
+
+    /// The mirror is held still.
+    pub fn held(&self) -> Option<Held> {
+        self.facts().held
+    }
+
+    pub(crate) fn set_applied(&self, cursor: Option<Cursor>) {
+        let before = self.0.applied.send_replace(cursor);
+        let seq = |cursor: Option<Cursor>| cursor.map(|cursor| cursor.position.seq);
+        if before.is_some() && seq(cursor) > seq(before) {
+            // Whatever it was, it is over.
+            self.halt(None);
+        }
+    }
+
+    /// Where the mirror stands, as of its last commit.
+    pub fn applied(&self) -> watch::Receiver<Option<Cursor>> {
+        self.0.applied.subscribe()
+    }
+
+    /// Everything at one moment.
+    pub fn view(&self) -> View {
+        let cursor = *self.0.applied.borrow();
+        let facts = self.facts();
+        let (lag_bytes, lag_seconds) = lag(cursor.as_ref(), facts.head);
+        let waiting = facts.serving.is_none().then(|| facts.waiting.clone());
+        let reason = facts.halted.clone().or(waiting);
+        View {
+            ready: reason.is_none(),
+            halted: facts.halted.is_some(),
+            reason,
+            generation: cursor.map(|cursor| cursor.generation.to_string()),
+            applied_seq: cursor.map_or(Seq(0), |cursor| cursor.position.seq),
+            applied_lsn: cursor.map_or(Lsn(0), |cursor| cursor.end_lsn.0),
+            lag_bytes,
+            lag_seconds,
+            gateway: facts.gateway.clone(),
+            head: facts.head,
+            warnings: facts.warnings.clone(),
+        }
+    }
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Bytes and seconds behind. The source may write WAL that holds nothing for us: with every frame applied the
+/// mirror is level whatever the LSNs are.
+fn lag(cursor: Option<&Cursor>, head: Head) -> (u64, f64) {
+    let Some(cursor) = cursor.filter(|cursor| cursor.position.seq < head.head_seq) else {
+        return (0, 0.0);
+    };
+    let bytes = head.through_lsn.bytes_since(cursor.end_lsn.0);
+    let seconds = cursor.commit_time.map_or(0.0, |time| {
+        (now_ms() - time.unix_ms()).max(0) as f64 / 1000.0
+    });
+    (bytes, seconds)
+}
+
+/// Milliseconds since 1970.
+pub(crate) fn now_ms() -> i64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_millis() as i64)
+}

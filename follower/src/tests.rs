@@ -1,0 +1,1 @@
+//! Tests of the program's parts against a gateway of their own.
