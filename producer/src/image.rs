@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use rindle_archive::failpoint;
 use rindle_archive::image::TableRows;
 use rindle_archive::{ImageBase, ImageInfo, Images};
 use rindle_follower::mirror::ddl::quote;
@@ -31,7 +32,9 @@ impl Mover<'_> {
     pub(crate) fn publish(&self, mirror: &mut Mirror) -> Result<ImageInfo, ProducerError> {
         let file = beside(self.scratch, "image");
         remove(&file)?;
+        failpoint::reach(failpoint::PRODUCER_REPLAYED);
         image::write(mirror, &file)?;
+        failpoint::reach(failpoint::PRODUCER_IMAGE_MADE);
         let cursor = mirror.cursor().ok_or(MirrorError::NotStarted)?;
         let base = base(&file, mirror.schema(), &cursor)?;
         let watch = self.watch.clone();
@@ -40,6 +43,7 @@ impl Mover<'_> {
         };
         let published = self.wait(self.images.publish(&file, base, told));
         remove(&file)?;
+        failpoint::reach(failpoint::PRODUCER_PUBLISHED);
         Ok(published??)
     }
 
