@@ -17,6 +17,8 @@ const ANSWER_MAX: usize = 16 << 20;
 #[derive(Clone, Debug)]
 pub(crate) struct Program {
     base: Uri,
+    /// The base as it was given, for messages.
+    name: String,
     token: Option<String>,
 }
 
@@ -29,7 +31,8 @@ impl Program {
         let plain = base.scheme_str() == Some("http") && base.host().is_some();
         let usage = format!("{url:?} is no URL of a program: expected http://host:port");
         ensure!(plain, crate::args::UsageError(usage));
-        Ok(Self { base, token })
+        let name = url.trim_end_matches('/').to_owned();
+        Ok(Self { base, name, token })
     }
 
     /// Asks and gives the answer's body; an answer other than 200 is an error with the program's words.
@@ -40,24 +43,26 @@ impl Program {
         body: Option<&Value>,
         limit: Duration,
     ) -> anyhow::Result<Value> {
-        let asking = self.send(method, path, body);
-        let answer = tokio::time::timeout(limit, asking).await;
-        let answer = answer.with_context(|| format!("no answer within {} s", limit.as_secs()));
-        let (status, body) = answer
-            .flatten()
-            .with_context(|| format!("ask {}{path}", self.base))?;
+        let (status, body) = self.try_ask(method, path, body, limit).await?;
         if status != StatusCode::OK {
-            let said = body["error"]
-                .as_str()
-                .or(body["reason"].as_str())
-                .map(str::to_owned);
-            bail!(
-                "{}{path} answers {status}: {}",
-                self.base,
-                said.unwrap_or_else(|| body.to_string())
-            );
+            bail!("{}{path} answers {status}: {}", self.name, words(&body));
         }
         Ok(body)
+    }
+
+    /// Asks and gives the answer, whatever its status.
+    pub(crate) async fn try_ask(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+        limit: Duration,
+    ) -> anyhow::Result<(StatusCode, Value)> {
+        let answer = tokio::time::timeout(limit, self.send(method, path, body)).await;
+        let answer = answer.with_context(|| format!("no answer within {} s", limit.as_secs()));
+        answer
+            .flatten()
+            .with_context(|| format!("ask {}{path}", self.name))
     }
 
     async fn send(
@@ -111,4 +116,10 @@ impl Program {
             serde_json::from_slice(&body).unwrap_or(Value::String(text)),
         ))
     }
+}
+
+/// What a program says of an answer that is an error.
+pub(crate) fn words(body: &Value) -> String {
+    let said = body["error"].as_str().or(body["reason"].as_str());
+    said.map_or_else(|| body.to_string(), str::to_owned)
 }

@@ -1,9 +1,11 @@
 //! `rindle pg …`
 
+mod compared;
 mod held;
 mod mint;
 mod prepare;
 mod status;
+mod status_text;
 mod verify;
 
 use crate::outcome::Outcome;

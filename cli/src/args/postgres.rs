@@ -7,15 +7,18 @@ use rindle_gateway::pg::endpoint::{Endpoint, Host, Secret, SslMode, TlsSettings}
 
 use super::UsageError;
 
+/// Not a default of clap's: where Postgres may be left out, nothing of it must look given.
+const DEFAULT_PORT: u16 = 5432;
+
 /// Where Postgres is and who we are there. The password comes from the file, else from RINDLE_PG_PASSWORD.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct PgArgs {
     /// Host, or several between commas of which the primary is taken; a socket directory begins with /.
     #[arg(long, env = "RINDLE_PG_HOST")]
     pg_host: String,
-    /// Port.
-    #[arg(long, env = "RINDLE_PG_PORT", default_value_t = 5432)]
-    pg_port: u16,
+    /// Port [default: 5432].
+    #[arg(long, env = "RINDLE_PG_PORT")]
+    pg_port: Option<u16>,
     /// Role.
     #[arg(long, env = "RINDLE_PG_USER")]
     pg_user: String,
@@ -25,9 +28,9 @@ pub(crate) struct PgArgs {
     /// File that holds the password.
     #[arg(long, env = "RINDLE_PG_PASSWORD_FILE", value_name = "FILE")]
     pg_password_file: Option<PathBuf>,
-    /// disable, prefer, require, verify-ca or verify-full.
-    #[arg(long, env = "RINDLE_PG_SSLMODE", default_value = "require")]
-    pg_sslmode: String,
+    /// disable, prefer, require, verify-ca or verify-full [default: require].
+    #[arg(long, env = "RINDLE_PG_SSLMODE")]
+    pg_sslmode: Option<SslMode>,
     /// PEM file of the authorities that sign the server's certificate, or the word system.
     #[arg(long, env = "RINDLE_PG_SSLROOTCERT", value_name = "FILE")]
     pg_sslrootcert: Option<PathBuf>,
@@ -42,10 +45,7 @@ pub(crate) struct PgArgs {
 impl PgArgs {
     /// The endpoint they describe.
     pub(crate) fn endpoint(&self) -> anyhow::Result<Endpoint> {
-        let usage =
-            |flag: &str, error: &dyn std::fmt::Display| UsageError(format!("{flag}: {error}"));
-        let hosts = Host::parse_list(&self.pg_host, self.pg_port);
-        let mode: Result<SslMode, _> = self.pg_sslmode.parse();
+        let hosts = Host::parse_list(&self.pg_host, self.pg_port.unwrap_or(DEFAULT_PORT));
         let password = match &self.pg_password_file {
             Some(file) => {
                 let text = std::fs::read_to_string(file);
@@ -56,12 +56,12 @@ impl PgArgs {
             None => std::env::var("RINDLE_PG_PASSWORD").ok(),
         };
         Ok(Endpoint {
-            hosts: hosts.map_err(|error| usage("--pg-host", &error))?,
+            hosts: hosts.map_err(|error| UsageError(format!("--pg-host: {error}")))?,
             user: self.pg_user.clone(),
             database: self.pg_database.clone(),
             password: password.map(Secret::new),
             tls: TlsSettings {
-                mode: mode.map_err(|error| usage("--pg-sslmode", &error))?,
+                mode: self.pg_sslmode.unwrap_or_default(),
                 root_cert: self.pg_sslrootcert.clone(),
                 cert: self.pg_sslcert.clone(),
                 key: self.pg_sslkey.clone(),

@@ -1,19 +1,15 @@
 //! A follower that holds its mirror still for verify.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, bail};
-use hyper::Method;
+use hyper::{Method, StatusCode};
 use rindle_gateway::lifecycle::verify::Digests;
 use rindle_proto::ids::Lsn;
 use rindle_proto::verify::TableDigest;
-use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::http::Program;
-
-/// How often a follower is asked whether it is there yet.
-const POLL: Duration = Duration::from_millis(200);
+use crate::http::{Program, words};
 
 /// One question that is answered at once.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
@@ -21,81 +17,76 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 /// Reading a whole table.
 const DIGEST_WITHIN: Duration = Duration::from_secs(3600);
 
-/// A follower that holds its mirror still.
-#[derive(Debug)]
-pub(super) struct Held {
-    follower: Program,
-    tables: Vec<String>,
+/// Has the mirror stopped before the first transaction that a snapshot at `lsn` does not show. None when it is past
+/// that already: a new snapshot is needed.
+pub(super) async fn hold(
+    follower: &Program,
+    lsn: Lsn,
+    within: Duration,
+) -> anyhow::Result<Option<()>> {
+    let path = "/verify/hold";
+    let body = json!({"snapshot": lsn, "timeoutMs": within.as_millis()});
+    let (status, answer) = follower
+        .try_ask(Method::POST, path, Some(&body), within + ANSWER_WITHIN)
+        .await?;
+    match status {
+        StatusCode::OK => Ok(Some(())),
+        StatusCode::CONFLICT => {
+            tracing::info!("{}", words(&answer));
+            Ok(None)
+        }
+        _ => bail!(
+            "the follower does not hold its mirror at {lsn}: {}",
+            words(&answer)
+        ),
+    }
 }
 
-#[derive(Deserialize)]
-struct Answer {
-    /// It stands there.
-    reached: bool,
-    /// Tables in the mirror.
-    #[serde(default)]
-    tables: Vec<String>,
+/// Lets the mirror go on.
+pub(super) async fn release(follower: &Program) -> anyhow::Result<()> {
+    let body = json!({});
+    let released = follower
+        .ask(Method::POST, "/verify/release", Some(&body), ANSWER_WITHIN)
+        .await;
+    released.map(drop).context("let the follower go on")
 }
 
-impl Held {
-    /// Has the mirror stopped before the first transaction that a snapshot at `lsn` does not show.
-    pub(super) async fn hold(
-        follower: Program,
-        lsn: Lsn,
-        within: Duration,
-    ) -> anyhow::Result<Self> {
-        let deadline = Instant::now() + within;
-        let body = json!({"snapshot": lsn});
-        loop {
-            let answer = follower
-                .ask(Method::POST, "/verify/hold", Some(&body), within)
-                .await?;
-            let answer: Answer =
-                serde_json::from_value(answer).context("read the answer to /verify/hold")?;
-            if answer.reached {
-                return Ok(Self {
-                    follower,
-                    tables: answer.tables,
-                });
-            }
-            if Instant::now() >= deadline {
-                let held = Self {
-                    follower,
-                    tables: Vec::new(),
-                };
-                held.release().await?;
-                bail!(
-                    "the follower did not reach {lsn} within {} s; is it at work?",
-                    within.as_secs()
-                );
-            }
-            tokio::time::sleep(POLL).await;
+/// Count and digest of these tables and of every other one that the follower shows.
+pub(super) async fn digests(follower: &Program, tables: &[String]) -> anyhow::Result<Digests> {
+    let schema = follower
+        .ask(Method::GET, "/schema", None, ANSWER_WITHIN)
+        .await?;
+    let shown = schema["tables"].as_array().into_iter().flatten();
+    let shown = shown.filter_map(|table| table["name"].as_str());
+    let names: std::collections::BTreeSet<&str> =
+        tables.iter().map(String::as_str).chain(shown).collect();
+    let mut digests = Digests::new();
+    for name in names {
+        if let Some(digest) = digest(follower, name).await? {
+            digests.insert(name.to_owned(), digest);
         }
     }
+    Ok(digests)
+}
 
-    /// Count and digest of every table.
-    pub(super) async fn digests(&self) -> anyhow::Result<Digests> {
-        let mut digests = Digests::new();
-        for table in &self.tables {
-            let body = json!({"table": table});
-            let answer = self
-                .follower
-                .ask(Method::POST, "/verify/digest", Some(&body), DIGEST_WITHIN)
-                .await?;
-            let digest: TableDigest = serde_json::from_value(answer["digest"].clone())
-                .context("read the answer to /verify/digest")?;
-            digests.insert(table.clone(), digest);
+/// None for a table that is not mirrored.
+async fn digest(follower: &Program, table: &str) -> anyhow::Result<Option<TableDigest>> {
+    let path = "/verify/digest";
+    let body = json!({"table": table});
+    let asked = follower
+        .try_ask(Method::POST, path, Some(&body), DIGEST_WITHIN)
+        .await?;
+    match asked {
+        (StatusCode::OK, Value::Object(answer)) => {
+            let digest = answer.get("digest").cloned().unwrap_or_default();
+            Ok(Some(
+                serde_json::from_value(digest).context("read the answer to /verify/digest")?,
+            ))
         }
-        Ok(digests)
-    }
-
-    /// Lets the mirror go on.
-    pub(super) async fn release(&self) -> anyhow::Result<()> {
-        let body: Value = json!({});
-        let released = self
-            .follower
-            .ask(Method::POST, "/verify/release", Some(&body), ANSWER_WITHIN)
-            .await;
-        released.map(drop).context("let the follower go on")
+        (StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND, _) => Ok(None),
+        (_, answer) => bail!(
+            "the follower gives no digest of {table:?}: {}",
+            words(&answer)
+        ),
     }
 }

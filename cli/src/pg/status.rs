@@ -1,12 +1,12 @@
 //! `rindle pg status`
 
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use hyper::Method;
-use rindle_gateway::lifecycle::status::{self, Status, StatusRequest};
-use serde_json::{Value, json};
+use rindle_gateway::lifecycle::status::{self, StatusRequest};
+use serde_json::json;
 
+use super::status_text::screen;
 use crate::args::{PgArgs, SourceArgs, StoreArgs, TokenArgs};
 use crate::http::Program;
 use crate::outcome::Outcome;
@@ -54,62 +54,8 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
     };
     let status = status::status(request).await;
     Ok(Outcome {
-        text: text(&status),
+        text: screen(&status),
         json: json!(status),
         failed: !status.verdict.ok,
     })
-}
-
-fn text(status: &Status) -> String {
-    let mut text = format!("source {}", status.source);
-    let document = json!(status);
-    let parts = [
-        "generation",
-        "postgres",
-        "slot",
-        "gateway",
-        "archive",
-        "images",
-        "followers",
-        "backfills",
-    ];
-    for part in parts {
-        let _ = write!(text, "\n{part:<11}");
-        match (&document[part], document["why"][part].as_str()) {
-            (Value::Null, why) => {
-                text.push_str(&format!(" unknown: {}", why.unwrap_or("not looked at")))
-            }
-            (Value::Array(items), _) if items.is_empty() => text.push_str(" none"),
-            (Value::Array(items), _) => items.iter().for_each(|item| text.push_str(&line(item))),
-            (one, _) => text.push_str(&line(one)),
-        }
-    }
-    let verdict = &status.verdict;
-    let _ = write!(text, "\n\n{}", verdict.sentence);
-    if let Some(next) = &verdict.next_step {
-        let _ = write!(text, "\nnext: {next}");
-    }
-    text
-}
-
-/// The fields of one part on lines of their own, unknown ones left out.
-fn line(part: &Value) -> String {
-    let Some(fields) = part.as_object() else {
-        return format!(" {part}");
-    };
-    let known = fields.iter().filter(|(_, value)| !value.is_null());
-    let words: Vec<String> = known
-        .map(|(key, value)| format!("{key} {}", word(value)))
-        .collect();
-    words
-        .chunks(4)
-        .map(|some| format!("\n  {}", some.join("   ")))
-        .collect()
-}
-
-fn word(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
-    }
 }

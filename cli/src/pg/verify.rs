@@ -3,15 +3,15 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use clap::ArgGroup;
 use rindle_gateway::lifecycle::publication_name;
-use rindle_gateway::lifecycle::verify::{Compared, Digests, SourceSnapshot, compare};
+use rindle_gateway::lifecycle::verify::{self, Digests, Exported, compare};
 use rindle_proto::ids::Lsn;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use super::held::Held;
+use super::{compared, held};
 use crate::args::{PgArgs, SourceArgs, StoreArgs, TokenArgs, UsageError, parse_duration};
 use crate::http::Program;
 use crate::outcome::Outcome;
@@ -53,7 +53,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
         "source": args.source.source, "snapshot": lsn, "equal": equal, "tables": tables,
     });
     Ok(Outcome {
-        text: text(lsn, &tables, equal),
+        text: compared::table(lsn, &tables, equal),
         json,
         failed: !equal,
     })
@@ -61,17 +61,37 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
 
 async fn with_follower(args: &Args, url: &str) -> anyhow::Result<(Lsn, Digests, Digests)> {
     let follower = Program::at(url, args.token.token()?)?;
-    let snapshot = snapshot(args, None).await?;
-    let lsn = snapshot.lsn();
-    let held = Held::hold(follower, lsn, args.within).await?;
-    let both = tokio::try_join!(
-        async { snapshot.digests().await.context("read the source") },
-        async { held.digests().await.context("read the mirror") },
-    );
+    let deadline = Instant::now() + args.within;
+    let snapshot = loop {
+        let exported = export(args, None).await?;
+        // At once: a mirror that follows closely may be past it soon.
+        let holding = held::hold(&follower, exported.lsn(), args.within);
+        let (snapshot, held) = tokio::join!(exported.keep(), holding);
+        match held? {
+            Some(()) => break snapshot,
+            None => ensure!(
+                Instant::now() < deadline,
+                "the mirror was past every snapshot that was taken; try again while less is written"
+            ),
+        }
+    };
+    let both = async {
+        let snapshot = snapshot?;
+        let (lsn, tables) = (snapshot.lsn(), snapshot.tables());
+        let (source, mirror) = tokio::try_join!(
+            async { snapshot.digests().await.context("read the source") },
+            async {
+                held::digests(&follower, &tables)
+                    .await
+                    .context("read the mirror")
+            },
+        )?;
+        anyhow::Ok((lsn, source, mirror))
+    };
+    let both = both.await;
     // Whatever came of it: the follower must go on.
-    held.release().await?;
-    let (source, mirror) = both?;
-    Ok((lsn, source, mirror))
+    held::release(&follower).await?;
+    both
 }
 
 async fn with_file(args: &Args, db: &std::path::Path) -> anyhow::Result<(Lsn, Digests, Digests)> {
@@ -88,7 +108,10 @@ async fn with_file(args: &Args, db: &std::path::Path) -> anyhow::Result<(Lsn, Di
     let record = archive.generation(copy.generation()).await?;
     let record = record
         .with_context(|| format!("generation {} is not in this archive", copy.generation()))?;
-    let snapshot = snapshot(args, Some(&record.publication)).await?;
+    let snapshot = export(args, Some(&record.publication))
+        .await?
+        .keep()
+        .await?;
     let lsn = snapshot.lsn();
     let deadline = Instant::now() + args.within;
     let (source, mirror) = tokio::try_join!(
@@ -103,41 +126,9 @@ async fn with_file(args: &Args, db: &std::path::Path) -> anyhow::Result<(Lsn, Di
     Ok((lsn, source, mirror))
 }
 
-async fn snapshot(args: &Args, minted: Option<&str>) -> anyhow::Result<SourceSnapshot> {
+async fn export(args: &Args, minted: Option<&str>) -> anyhow::Result<Exported> {
     let source = &args.source.source;
     let default = || minted.map_or_else(|| publication_name(source), str::to_owned);
     let publication = args.publication.clone().unwrap_or_else(default);
-    Ok(SourceSnapshot::take(&args.postgres.endpoint()?, source, &publication).await?)
-}
-
-fn text(lsn: Lsn, tables: &[Compared], equal: bool) -> String {
-    let rows =
-        |rows: Option<u64>| rows.map_or_else(|| "no table".to_owned(), |rows| rows.to_string());
-    let width = tables
-        .iter()
-        .map(|one| one.table.len())
-        .max()
-        .unwrap_or(0)
-        .max(5);
-    let mut text = format!(
-        "{:<width$}  {:>14}  {:>14}",
-        "table", "source rows", "mirror rows"
-    );
-    for one in tables {
-        let (source, mirror) = (rows(one.source_rows), rows(one.mirror_rows));
-        let word = if one.equal { "equal" } else { "DIFFERENT" };
-        text.push_str(&format!(
-            "\n{:<width$}  {source:>14}  {mirror:>14}  {word}",
-            one.table
-        ));
-    }
-    let different = tables.iter().filter(|one| !one.equal).count();
-    let verdict = match equal {
-        true => format!("all {} tables are equal at {lsn}", tables.len()),
-        false => format!(
-            "{different} of {} tables differ at {lsn}; restore that mirror from an image",
-            tables.len()
-        ),
-    };
-    format!("{text}\n{verdict}")
+    Ok(verify::export(&args.postgres.endpoint()?, source, &publication).await?)
 }

@@ -6,6 +6,8 @@
 mod ledger;
 mod plan;
 mod present;
+#[cfg(test)]
+mod tests;
 
 use rindle_proto::ids::SourceName;
 use serde::Serialize;

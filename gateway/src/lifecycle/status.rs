@@ -3,6 +3,8 @@
 
 mod archive;
 mod postgres;
+#[cfg(test)]
+mod tests;
 mod verdict;
 
 use std::collections::BTreeMap;

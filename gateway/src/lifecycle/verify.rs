@@ -6,7 +6,7 @@ mod read;
 use std::collections::BTreeMap;
 
 use rindle_proto::ids::{Lsn, SourceName};
-use rindle_proto::schema::Schema;
+use rindle_proto::schema::{Schema, Table};
 use rindle_proto::verify::TableDigest;
 use serde::Serialize;
 use tokio_postgres::Client;
@@ -16,7 +16,7 @@ use crate::copy::{CopyTable, import_snapshot};
 use crate::pg::catalog::{self, CatalogView};
 use crate::pg::conn;
 use crate::pg::endpoint::Endpoint;
-use crate::pg::walsender::{WalError, WalStream, sqlstate};
+use crate::pg::walsender::{CreatedSlot, WalError, WalStream, sqlstate};
 
 /// How long the slot may wait for old transactions.
 const SLOT_WAIT: &str = "30s";
@@ -56,62 +56,96 @@ pub struct Compared {
     pub equal: bool,
 }
 
-impl SourceSnapshot {
-    /// Exports a snapshot through a temporary slot. A transaction is in it exactly when its `final_lsn` is below
-    /// [`SourceSnapshot::lsn`].
+/// A snapshot that nobody holds yet: it ends with the session that exported it.
+#[derive(Debug)]
+pub struct Exported {
+    endpoint: Endpoint,
+    application_name: String,
+    publication: String,
+    exporter: WalStream,
+    slot: CreatedSlot,
+}
+
+/// Exports a snapshot through a temporary slot. A transaction is in it exactly when its `final_lsn` is below
+/// [`Exported::lsn`]. A follower that is to be held there must be told at once.
+///
+/// # Errors
+/// When Postgres refuses.
+pub async fn export(
+    endpoint: &Endpoint,
+    source: &SourceName,
+    publication: &str,
+) -> Result<Exported, LifecycleError> {
+    let application_name = format!("rindle-verify {source}");
+    let session = |doing| move |source| LifecycleError::Session { doing, source };
+    let mut exporter = WalStream::connect(endpoint, &application_name).await?;
+    let bound = format!("SET lock_timeout = '{SLOT_WAIT}'");
+    exporter
+        .query(&bound)
+        .await
+        .map_err(session("bound the wait for old transactions"))?;
+    let name = format!("rindle_verify_{}", exporter.backend_pid());
+    let slot = match exporter.create_slot(&name, true, false).await {
+        Ok(slot) => slot,
+        Err(WalError::Server(error)) if error.code == sqlstate::LOCK_TIMEOUT => {
+            return Err(LifecycleError::Blocked { waited: SLOT_WAIT });
+        }
+        Err(error) => return Err(session("export a snapshot")(error)),
+    };
+    let (endpoint, publication) = (endpoint.clone(), publication.to_owned());
+    Ok(Exported {
+        endpoint,
+        application_name,
+        publication,
+        exporter,
+        slot,
+    })
+}
+
+impl Exported {
+    /// The position.
+    pub fn lsn(&self) -> Lsn {
+        self.slot.consistent_point
+    }
+
+    /// Imports the snapshot into a session that holds it, and lets the slot go with the WAL that it keeps.
     ///
     /// # Errors
     /// When Postgres refuses, or a table cannot be mirrored.
-    pub async fn take(
-        endpoint: &Endpoint,
-        source: &SourceName,
-        publication: &str,
-    ) -> Result<Self, LifecycleError> {
-        let application_name = format!("rindle-verify {source}");
-        let session = |doing| move |source| LifecycleError::Session { doing, source };
-        let mut exporter = WalStream::connect(endpoint, &application_name).await?;
-        let bound = format!("SET lock_timeout = '{SLOT_WAIT}'");
-        exporter
-            .query(&bound)
-            .await
-            .map_err(session("bound the wait for old transactions"))?;
-        let name = format!("rindle_verify_{}", exporter.backend_pid());
-        let slot = match exporter.create_slot(&name, true, false).await {
-            Ok(slot) => slot,
-            Err(WalError::Server(error)) if error.code == sqlstate::LOCK_TIMEOUT => {
-                return Err(LifecycleError::Blocked { waited: SLOT_WAIT });
-            }
-            Err(error) => return Err(session("export a snapshot")(error)),
-        };
-        let keeper = conn::connect(endpoint, &application_name).await?;
+    pub async fn keep(self) -> Result<SourceSnapshot, LifecycleError> {
+        let keeper = conn::connect(&self.endpoint, &self.application_name).await?;
         let failed = LifecycleError::postgres("keep the snapshot");
-        keeper
-            .batch_execute(&import_snapshot(&slot.snapshot_name))
-            .await
-            .map_err(&failed)?;
+        let import = import_snapshot(&self.slot.snapshot_name);
+        keeper.batch_execute(&import).await.map_err(&failed)?;
         let shared = keeper
             .query_one("SELECT pg_catalog.pg_export_snapshot()", &[])
             .await;
         let shared = shared.and_then(|row| row.try_get(0)).map_err(&failed)?;
-        // The temporary slot, and the WAL that it keeps, go with its session.
-        exporter.close().await;
-        let view = catalog::read_with_sizes(&keeper, publication).await?;
+        self.exporter.close().await;
+        let view = catalog::read_with_sizes(&keeper, &self.publication).await?;
         let schema = view.schema().map_err(super::mint::unfit)?;
-        Ok(Self {
-            endpoint: endpoint.clone(),
-            application_name,
-            publication: publication.to_owned(),
-            lsn: slot.consistent_point,
+        Ok(SourceSnapshot {
+            endpoint: self.endpoint,
+            application_name: self.application_name,
+            publication: self.publication,
+            lsn: self.slot.consistent_point,
             keeper,
             shared,
             view,
             schema,
         })
     }
+}
 
+impl SourceSnapshot {
     /// The position.
     pub fn lsn(&self) -> Lsn {
         self.lsn
+    }
+
+    /// Names of the published tables in a mirror.
+    pub fn tables(&self) -> Vec<String> {
+        self.schema.tables.iter().map(Table::mirror_name).collect()
     }
 
     /// Reads every published table.
