@@ -1,5 +1,6 @@
 //! `rindled --config rindled.json`.
 
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -94,6 +95,6 @@ fn start_logging() {
         .with_writer(std::io::stderr);
     match std::env::var("RINDLE_LOG_FORMAT").as_deref() {
         Ok("json") => builder.json().init(),
-        _ => builder.init(),
+        _ => builder.with_ansi(std::io::stderr().is_terminal()).init(),
     }
 }

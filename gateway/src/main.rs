@@ -1,5 +1,6 @@
 //! `rindle-pg-gateway --config gateway.json`.
 
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -108,6 +109,6 @@ fn start_logging() {
         .with_writer(std::io::stderr);
     match std::env::var("RINDLE_LOG_FORMAT").as_deref() {
         Ok("json") => builder.json().init(),
-        _ => builder.with_ansi(false).init(),
+        _ => builder.with_ansi(std::io::stderr().is_terminal()).init(),
     }
 }
