@@ -6,5 +6,6 @@
 
 mod auth;
 mod catalog;
+mod lifecycle;
 mod postgres;
 mod stream;

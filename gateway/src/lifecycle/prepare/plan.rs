@@ -165,18 +165,16 @@ fn amend(
     };
     match request.prune && !extra.is_empty() {
         true => {
-            let tables: Vec<String> = extra.iter().map(TableName::quoted).collect();
-            plan.statements.push(format!(
-                "ALTER PUBLICATION {quoted} DROP TABLE {}",
-                tables.join(", ")
-            ));
+            let tables = list(&extra);
+            plan.statements
+                .push(format!("ALTER PUBLICATION {quoted} DROP TABLE {tables}"));
             plan.removed = extra;
         }
         false => plan.extra = extra,
     }
 }
 
-/// ONLY, so that the children of an inheritance parent are published when they are named, and not otherwise.
+/// ONLY, so that the children of an inheritance parent come and go when they are named, and not otherwise.
 fn list(tables: &[TableName]) -> String {
     tables
         .iter()

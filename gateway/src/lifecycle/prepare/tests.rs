@@ -112,7 +112,7 @@ fn missing_tables_are_added_and_extra_ones_reported() {
     let plan = planned(&request, &present);
     assert_eq!(
         plan.statements[1],
-        r#"ALTER PUBLICATION "rindle_app" DROP TABLE "public"."c""#
+        r#"ALTER PUBLICATION "rindle_app" DROP TABLE ONLY "public"."c""#
     );
     assert_eq!((plan.extra.len(), plan.removed.len()), (0, 1));
 }
