@@ -171,10 +171,7 @@ impl Case {
         self.expected_in(&cluster, first).context("by stream")?;
 
         cluster.produce().await?;
-        // Without a gateway in its configuration the follower has the archive alone to start from.
-        cluster.follower_config = json!({"sources": [{"url": null}]});
-        let second = cluster.add_follower().await?;
-        cluster.follower(second)?.until_ready(READY_WITHIN).await?;
+        let second = cluster.add_follower_from_image().await?;
         cluster.must_be_equal(second).await.context("by image")?;
         self.expected_in(&cluster, second).context("by image")
     }

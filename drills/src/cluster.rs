@@ -6,11 +6,12 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use rusqlite::{Connection, OpenFlags};
 use serde_json::{Value, json};
 
 use crate::{
+    http,
     oracle::{self, Report},
     postgres::{Server, Session, free_port, quote_name},
     program::{self, Outcome, Program, Start},
@@ -41,11 +42,11 @@ pub struct Cluster {
     pub gateway_config: Value,
     /// The same for rindled.json.
     pub follower_config: Value,
-    pub gateway_env: Vec<(String, String)>,
     pg_port: u16,
     grpc_port: u16,
     http_port: u16,
     marks: i64,
+    announced: Vec<String>,
 }
 
 #[derive(Debug)]
@@ -53,6 +54,17 @@ pub struct Follower {
     pub db: PathBuf,
     pub program: Option<Program>,
     start: Start,
+}
+
+impl Follower {
+    /// How often it took an image, by its log.
+    pub fn restored(&self) -> usize {
+        let log = self.program.as_ref().map(Program::log);
+        let log = log.unwrap_or_default();
+        log.lines()
+            .filter(|line| line.contains("rindle_follower::bootstrap: restored image="))
+            .count()
+    }
 }
 
 impl Cluster {
@@ -69,13 +81,18 @@ impl Cluster {
             followers: Vec::new(),
             gateway_config: json!({}),
             follower_config: json!({}),
-            gateway_env: Vec::new(),
             pg_port: server.port(),
             grpc_port: free_port()?,
             http_port: free_port()?,
             marks: 0,
+            announced: Vec::new(),
             dir,
         })
+    }
+
+    /// ERROR lines with these words belong to the drill; any other fails it when the value goes.
+    pub fn announce(&mut self, words: &str) {
+        self.announced.push(words.to_owned());
     }
 
     pub fn archive(&self) -> PathBuf {
@@ -185,11 +202,35 @@ impl Cluster {
 
     /// Starts the gateway, on the ports that it had before if it ran already.
     pub async fn start_gateway(&mut self) -> Result<()> {
+        self.start_gateway_armed(&[]).await
+    }
+
+    /// As [`Cluster::start_gateway`], with the environment that makes it die at a failpoint.
+    pub async fn start_gateway_armed(&mut self, env: &[(String, String)]) -> Result<()> {
+        let ports = (self.grpc_port, self.http_port);
+        let start = self.gateway_start("gateway", ports, env)?;
+        self.gateway = Some(Program::start(&self.dir, &start).await?);
+        Ok(())
+    }
+
+    /// A second gateway of the same generation, with folder and ports of its own; and its gRPC port.
+    pub async fn start_other_gateway(&mut self) -> Result<(Program, u16)> {
+        let ports = (free_port()?, free_port()?);
+        let start = self.gateway_start("other", ports, &[])?;
+        Ok((Program::start(&self.dir, &start).await?, ports.0))
+    }
+
+    fn gateway_start(
+        &self,
+        name: &str,
+        (grpc_port, http_port): (u16, u16),
+        env: &[(String, String)],
+    ) -> Result<Start> {
         let mut config = json!({
             "name": self.source,
-            "dataDir": self.data_dir(),
-            "grpcPort": self.grpc_port,
-            "httpPort": self.http_port,
+            "dataDir": self.dir.join(name),
+            "grpcPort": grpc_port,
+            "httpPort": http_port,
             "postgres": {
                 "host": "127.0.0.1", "port": self.pg_port, "user": "postgres",
                 "database": self.database, "sslMode": "disable",
@@ -197,24 +238,63 @@ impl Cluster {
             "backup": {"type": "filesystem", "path": self.archive()},
         });
         merge(&mut config, &self.gateway_config);
-        let file = self.dir.join("gateway.json");
+        let file = self.dir.join(&format!("{name}.json"));
         std::fs::write(&file, config.to_string())?;
-        let start = Start {
-            name: "gateway".to_owned(),
+        Ok(Start {
+            name: name.to_owned(),
             binary: "rindle-pg-gateway",
             args: vec!["--config".to_owned(), file.display().to_string()],
-            env: self.gateway_env.clone(),
-        };
-        self.gateway = Some(Program::start(&self.dir, &start).await?);
-        Ok(())
+            env: env.to_vec(),
+        })
+    }
+
+    /// The gateway's `/status`.
+    pub async fn gateway_status(&self) -> Result<Value> {
+        let gateway = self
+            .gateway
+            .as_ref()
+            .context("the gateway was not started")?;
+        http::get(gateway.port("httpPort")?, "/status")
+            .await?
+            .json()
+    }
+
+    pub fn grpc_port(&self) -> u16 {
+        self.grpc_port
     }
 
     pub fn gateway(&mut self) -> Result<&mut Program> {
         self.gateway.as_mut().context("the gateway was not started")
     }
 
+    /// Starts a new follower that has only the archive, waits for it, and sees that an image was its start.
+    pub async fn add_follower_from_image(&mut self) -> Result<usize> {
+        let config = std::mem::replace(
+            &mut self.follower_config,
+            json!({"sources": [{"url": null}]}),
+        );
+        let added = self.add_follower().await;
+        self.follower_config = config;
+        let number = added?;
+        self.follower(number)?
+            .until_ready(CATCHES_UP_WITHIN)
+            .await?;
+        let restored = self.followers[number].restored();
+        ensure!(
+            restored == 1,
+            "an image was restored {restored} times: {}",
+            self.follower(number)?.log()
+        );
+        Ok(number)
+    }
+
     /// Starts a new follower with an empty folder; gives its number.
     pub async fn add_follower(&mut self) -> Result<usize> {
+        self.add_follower_armed(&[]).await
+    }
+
+    /// As [`Cluster::add_follower`], with an environment for its first start.
+    pub async fn add_follower_armed(&mut self, env: &[(String, String)]) -> Result<usize> {
         let number = self.followers.len();
         let name = format!("follower-{number}");
         let folder = self.dir.join(&name);
@@ -243,13 +323,24 @@ impl Cluster {
             program: None,
             start,
         });
-        self.start_follower(number).await?;
+        self.start_follower_armed(number, env).await?;
         Ok(number)
     }
 
     /// Starts a follower again on the file that it has.
     pub async fn start_follower(&mut self, number: usize) -> Result<()> {
-        let program = Program::start(&self.dir, &self.followers[number].start).await?;
+        self.start_follower_armed(number, &[]).await
+    }
+
+    /// As [`Cluster::start_follower`], with an environment for this start.
+    pub async fn start_follower_armed(
+        &mut self,
+        number: usize,
+        env: &[(String, String)],
+    ) -> Result<()> {
+        let mut start = self.followers[number].start.clone();
+        start.env = env.to_vec();
+        let program = Program::start(&self.dir, &start).await?;
         self.followers[number].program = Some(program);
         Ok(())
     }
@@ -347,6 +438,41 @@ impl Cluster {
             words.push_str(&format!("\n  program {n}: /readyz {answer:?}\n    {log}"));
         }
         words
+    }
+}
+
+impl Drop for Cluster {
+    /// An ERROR line that the drill did not announce fails it, and so does a panic of a program.
+    fn drop(&mut self) {
+        let unexpected = self.unexpected();
+        if !unexpected.is_empty() && !std::thread::panicking() {
+            panic!("errors that were not announced:\n{}", unexpected.join("\n"));
+        }
+    }
+}
+
+impl Cluster {
+    fn unexpected(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        for entry in std::fs::read_dir(self.dir.path())
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
+            let path = entry.path();
+            if path.extension().is_none_or(|ext| ext != "log") {
+                continue;
+            }
+            let name = path.file_stem().unwrap_or_default().to_string_lossy();
+            let text = std::fs::read(&path).unwrap_or_default();
+            for line in String::from_utf8_lossy(&text).lines() {
+                let is_error = line.contains(" ERROR ") || line.contains("panicked at");
+                if is_error && !self.announced.iter().any(|words| line.contains(words)) {
+                    found.push(format!("{name}: {line}"));
+                }
+            }
+        }
+        found
     }
 }
 

@@ -10,6 +10,7 @@
 //! - [`http`]: `GET` and `POST` on a local port
 //! - [`program`]: one program of ours as a child process
 //! - [`cluster`]: a source with its gateway, followers and producer
+//! - [`failpoint`]: moments at which a program is told to die
 //! - [`outage`]: an archive out of reach
 //! - [`oracle`]: rows of Postgres = rows of the mirror, value by value
 //! - [`cases`]: SQL case files
@@ -19,6 +20,7 @@
 
 pub mod cases;
 pub mod cluster;
+pub mod failpoint;
 pub mod http;
 pub mod oracle;
 pub mod outage;

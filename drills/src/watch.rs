@@ -9,6 +9,7 @@
 //! | 8 | u32, length of the header |
 //! | 12 | u32, CRC-32 of the header without these four bytes |
 //! | 48 | u64, number of the object |
+//! | 56 | u64, epoch of its writer |
 //! | 72 | u64, the position up to which the log holds everything |
 //! | 200 | u64, length of what follows the header |
 
@@ -172,11 +173,18 @@ fn archived_of_slot(source: &Path, slot: &str) -> Result<Option<u64>> {
     Ok(None)
 }
 
-/// The position up to which a log folder holds everything: 0 before its first object.
-pub fn archived(log: &Path) -> Result<Option<u64>> {
-    let Ok(entries) = fs::read_dir(log) else {
-        return Ok(Some(0));
+/// The epoch of each object of a log folder, in their order.
+pub fn epochs(log: &Path) -> Result<Vec<u64>> {
+    let read = |(number, file): (u64, PathBuf)| {
+        let bytes = fs::read(&file)?;
+        through_lsn(number, &bytes)?;
+        Ok(u64_at(&bytes, 56))
     };
+    objects(log).into_iter().map(read).collect()
+}
+
+fn objects(log: &Path) -> BTreeMap<u64, PathBuf> {
+    let entries = fs::read_dir(log).into_iter().flatten();
     let mut numbers = BTreeMap::new();
     for entry in entries.flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -187,6 +195,12 @@ pub fn archived(log: &Path) -> Result<Option<u64>> {
             numbers.insert(number, entry.path());
         }
     }
+    numbers
+}
+
+/// The position up to which a log folder holds everything: 0 before its first object.
+pub fn archived(log: &Path) -> Result<Option<u64>> {
+    let numbers = objects(log);
     // A hole ends the log for every reader.
     let Some(first) = numbers.keys().next().copied() else {
         return Ok(Some(0));
@@ -206,28 +220,33 @@ fn through_lsn(number: u64, bytes: &[u8]) -> Result<u64> {
         bytes.len() >= HEADER && bytes.starts_with(b"RNDS"),
         "object {number} has no header"
     );
-    let u32_at =
-        |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-    let u64_at = |at: usize| u64::from(u32_at(at)) | (u64::from(u32_at(at + 4)) << 32);
     ensure!(
-        u32_at(8) as usize == HEADER,
+        u32_at(bytes, 8) as usize == HEADER,
         "object {number} has a header of {} bytes",
-        u32_at(8)
+        u32_at(bytes, 8)
     );
     let crc = crc32(&[&bytes[..12], &bytes[16..HEADER]].concat());
     ensure!(
-        crc == u32_at(12),
+        crc == u32_at(bytes, 12),
         "object {number}: the header's checksum is wrong"
     );
     ensure!(
-        u64_at(48) == number,
+        u64_at(bytes, 48) == number,
         "object {number} says it is {}",
-        u64_at(48)
+        u64_at(bytes, 48)
     );
-    if bytes.len() as u64 != HEADER as u64 + u64_at(200) {
+    if bytes.len() as u64 != HEADER as u64 + u64_at(bytes, 200) {
         bail!("object {number} has {} bytes", bytes.len());
     }
-    Ok(u64_at(72))
+    Ok(u64_at(bytes, 72))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from(u32_at(bytes, at)) | (u64::from(u32_at(bytes, at + 4)) << 32)
 }
 
 /// The CRC-32 of zip and gzip.

@@ -6,8 +6,12 @@
 mod archive;
 mod cases;
 mod end_to_end;
+mod failpoints;
+mod fanout;
+mod gateways;
 mod kills;
 mod oracle;
 mod pressure;
 mod property;
 mod tidy;
+mod verify;

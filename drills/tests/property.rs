@@ -9,7 +9,6 @@ use rindle_drills::{
     rng::Rng,
     samples::{self, Sample},
 };
-use serde_json::json;
 
 const READY_WITHIN: Duration = Duration::from_secs(60);
 const COPIED: i64 = 300;
@@ -157,14 +156,7 @@ async fn rows_of_every_type_are_equal_by_copy_stream_and_image() {
     println!("by stream: {report}");
 
     cluster.produce().await.unwrap();
-    cluster.follower_config = json!({"sources": [{"url": null}]});
-    let second = cluster.add_follower().await.unwrap();
-    cluster
-        .follower(second)
-        .unwrap()
-        .until_ready(READY_WITHIN)
-        .await
-        .unwrap();
+    let second = cluster.add_follower_from_image().await.unwrap();
     let report = cluster.must_be_equal(second).await.unwrap();
     println!("by image: {report}");
 
