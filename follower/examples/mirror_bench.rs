@@ -168,6 +168,7 @@ fn load(
         attempt,
         snapshot: Lsn(50),
         scope,
+        sources: Vec::new(),
     };
     let done = CopyDone {
         attempt,

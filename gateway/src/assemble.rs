@@ -24,6 +24,9 @@ use crate::pg::pgoutput::{Cell, Message, Relation, Tuple};
 
 pub use self::relations::LeafMap;
 
+/// What to do about a value that cannot be mirrored.
+const MEND: &str = ": mend the value, or take its column out of the publication";
+
 /// Turns the messages of one session into frames.
 #[derive(Debug)]
 pub struct Assembler {
@@ -171,7 +174,7 @@ impl Assembler {
         op::put_insert(out, table.id);
         put_row(out, known, table, new, None, &mut self.scratch, |_| {
             "an inserted row lacks a large value: its update moved it into the row filter; set REPLICA IDENTITY FULL \
-             on the table and mint a new generation"
+             on the table"
                 .to_owned()
         })
     }
@@ -194,7 +197,10 @@ impl Assembler {
             None => op::put_update(out, table.id),
         }
         let no_key = |column: &str| {
-            format!("an update leaves the key column {column:?} out and sends no old key")
+            format!(
+                "an update leaves the key column {column:?} out and sends no old key: set the replica identity to the \
+                 row key's index"
+            )
         };
         put_row(out, known, table, new, Some(old), &mut self.scratch, no_key)
     }
@@ -307,7 +313,7 @@ fn put_key(
         if !matches!(cell, Cell::Text(_)) {
             let detail = format!(
                 "the old row comes without its key column {:?}: the replica identity (of the partition, if it is one) \
-                 does not cover the row key; set it to the row key's index and mint a new generation",
+                 does not cover the row key; set it to the row key's index",
                 table.columns[at].name
             );
             return Err(unusable(table, detail));
@@ -333,11 +339,12 @@ pub(crate) fn put_value(
             let text = std::str::from_utf8(bytes).map_err(|error| {
                 unusable(
                     table,
-                    format!("column {:?} is not UTF-8: {error}", column.name),
+                    format!("column {:?} is not UTF-8: {error}{MEND}", column.name),
                 )
             })?;
-            convert(column.kind, text, scratch)
-                .map_err(|error| unusable(table, format!("column {:?}: {error}", column.name)))?
+            convert(column.kind, text, scratch).map_err(|error| {
+                unusable(table, format!("column {:?}: {error}{MEND}", column.name))
+            })?
         }
     };
     put_cell(out, text);

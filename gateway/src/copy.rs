@@ -101,6 +101,18 @@ pub enum CopyError {
     Worker(String),
 }
 
+impl CopyError {
+    /// True when Postgres refuses the role what the copy needs.
+    pub fn is_refusal(&self) -> bool {
+        match self {
+            CopyError::Postgres { source, .. } => {
+                source.code() == Some(&tokio_postgres::error::SqlState::INSUFFICIENT_PRIVILEGE)
+            }
+            _ => false,
+        }
+    }
+}
+
 /// One unit of work: pages `from..to` of a table, open-ended at its end.
 #[derive(Clone, Debug)]
 struct Range {
@@ -209,24 +221,19 @@ impl Shared {
         number
     }
 
-    fn part_done(&self, part: BulkPart) {
+    fn range_done(&self, range: &Range, done: Vec<BulkPart>) {
         let mut parts = self.parts();
-        parts.progress.rows += part.rows;
-        parts.progress.bytes += part.raw_bytes;
+        parts.progress.rows += done.iter().map(|part| part.rows).sum::<u64>();
+        parts.progress.bytes += done.iter().map(|part| part.raw_bytes).sum::<u64>();
         parts.progress.waiting = None;
-        parts.done.push(part);
-        drop(parts);
-        self.tell();
-    }
-
-    fn range_done(&self, range: &Range) {
-        let mut parts = self.parts();
+        parts.done.extend(done);
         let left = parts.ranges_left.entry(range.table.table.id.0).or_default();
         *left -= 1;
         if *left == 0 {
             parts.progress.tables_done += 1;
         }
         drop(parts);
+        self.job.state.set_archive_problem(None);
         self.tell();
     }
 

@@ -85,7 +85,7 @@ pub enum HaltReason {
         detail: String,
     },
     /// A row that the mirror could only guess at.
-    #[error("UnusableRow: table {table}: {detail}")]
+    #[error("UnusableRow: table {table}: {detail}; then mint a new generation")]
     UnusableRow {
         /// Name in Postgres.
         table: String,
@@ -125,7 +125,10 @@ pub enum HaltReason {
 impl HaltReason {
     /// True where the condition lies in the source's settings and may clear without an operator of ours.
     pub fn clears_by_itself(&self) -> bool {
-        matches!(self, HaltReason::SourceRefused { .. })
+        matches!(
+            self,
+            HaltReason::SourceRefused { .. } | HaltReason::TimelineBehind { .. }
+        )
     }
 
     /// The first word of the text: stable, for metrics and tests.

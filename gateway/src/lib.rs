@@ -32,9 +32,8 @@ use anyhow::Context;
 use rindle_archive::{Archive, GenerationRecord};
 use rindle_proto::rpc::frames_server::FramesServer;
 use tokio::net::TcpListener;
-use tokio_stream::wrappers::TcpListenerStream;
 use tokio_util::sync::CancellationToken;
-use tonic::transport::server::ServerTlsConfig;
+use tonic::transport::server::{ServerTlsConfig, TcpIncoming};
 use tonic::transport::{Certificate, Identity, Server};
 use tonic::{Request, Status};
 
@@ -91,7 +90,7 @@ pub async fn choose_generation(
             format!("generation {id} of source {source} is not minted in this archive, which holds: [{}]", list())
         }),
         (None, [only]) => Ok(only.clone()),
-        (None, []) => anyhow::bail!("no generation of source {source} is minted in this archive: run rindle pg mint"),
+        (None, []) => anyhow::bail!("no generation of source {source} is minted in this archive: check that the archive is mounted and the path right, or run rindle pg mint"),
         (None, _) => anyhow::bail!(
             "source {source} has several generations and none is current: set generation to one of [{}]",
             list()
@@ -188,7 +187,6 @@ fn serve_grpc(
     stop: CancellationToken,
 ) -> anyhow::Result<impl Future<Output = Result<(), tonic::transport::Error>>> {
     let mut server = Server::builder()
-        .tcp_nodelay(true)
         .initial_stream_window_size(HTTP2_WINDOW_BYTES)
         .initial_connection_window_size(HTTP2_WINDOW_BYTES)
         .http2_keepalive_interval(Some(Duration::from_secs(10)));
@@ -211,7 +209,8 @@ fn serve_grpc(
         }
     };
     let service = FramesServer::with_interceptor(fanout, authorize);
-    let incoming = TcpListenerStream::new(listener);
+    // Set here: the server's own setting does not reach sockets of a listener that it did not bind.
+    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
     Ok(async move {
         server
             .add_service(service)

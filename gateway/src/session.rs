@@ -86,8 +86,8 @@ pub async fn run(sessions: Sessions, stop: CancellationToken) -> Result<(), Halt
         let wait = match ended {
             Ended::Stopped => break,
             Ended::Retry(why) => {
+                // Followers stay with what the last session had, until the next one replaces it.
                 tracing::warn!(why, "the session ended");
-                state.set_live(None);
                 state.set_phase(Phase::Connecting(why));
                 pause = (pause * 2).min(RECONNECT_MAX);
                 pause

@@ -18,6 +18,7 @@ use crate::config::Limits;
 use crate::halt::HaltReason;
 use crate::live::{Live, Visible};
 use crate::log::{Mark, Run};
+use crate::session::Ended;
 use crate::state::State;
 
 /// A segment is full at this many bytes of frames.
@@ -29,6 +30,9 @@ const TICK_INTERVAL: Duration = Duration::from_secs(10);
 /// Shortest and longest pause between attempts of one write.
 const RETRY_MIN: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(5);
+
+/// An archive that takes longer than this to answer is told.
+const SLOW: Duration = Duration::from_secs(10);
 
 /// Ships one session.
 #[derive(Debug)]
@@ -65,7 +69,7 @@ impl Ship {
     ///
     /// # Errors
     /// Fenced, or an archive object that is not what it must be.
-    pub async fn run(mut self, stop: CancellationToken) -> Result<(), HaltReason> {
+    pub async fn run(mut self, stop: CancellationToken) -> Result<(), Ended> {
         let mut head = self.live.head();
         let mut visible = self.live.visible();
         let mut tick_at = Instant::now() + TICK_INTERVAL;
@@ -119,9 +123,10 @@ impl Ship {
     }
 
     /// Writes one run; false when told to stop first.
-    async fn ship(&mut self, run: &Run, stop: &CancellationToken) -> Result<bool, HaltReason> {
+    async fn ship(&mut self, run: &Run, stop: &CancellationToken) -> Result<bool, Ended> {
         let frames = self.live.log.read_run(run.from_offset, run.end.offset);
-        let frames = frames.map_err(|error| archive_damaged(&error))?;
+        // The log is a cache: a new session fills it again.
+        let frames = frames.map_err(|error| Ended::Retry(format!("local log: {error}")))?;
         let Some(frames) = frames else {
             return Err(archive_damaged(
                 &"unarchived frames left the local log; this is a bug",
@@ -147,7 +152,7 @@ impl Ship {
     }
 
     /// Moves the acknowledged position of an idle source: everything up to `seen.through` is archived already.
-    async fn tick(&mut self, seen: Visible, stop: &CancellationToken) -> Result<bool, HaltReason> {
+    async fn tick(&mut self, seen: Visible, stop: &CancellationToken) -> Result<bool, Ended> {
         let durable = *self.live.durable().borrow();
         let everything_archived = self.live.head().borrow().offset == durable.mark.offset;
         if !everything_archived
@@ -178,12 +183,12 @@ impl Ship {
         &mut self,
         segment: NewSegment,
         stop: &CancellationToken,
-    ) -> Result<Option<Confirmed>, HaltReason> {
+    ) -> Result<Option<Confirmed>, Ended> {
         let started = Instant::now();
         self.last_put = Some(started);
         let mut pause = RETRY_MIN;
         failpoint::reach(failpoint::GATEWAY_PUT);
-        let mut outcome = self.writer.append(segment).await;
+        let mut outcome = told(&self.state, self.writer.append(segment)).await;
         loop {
             match outcome {
                 Ok(confirmed) => {
@@ -195,7 +200,7 @@ impl Ship {
                     return Ok(Some(confirmed));
                 }
                 Err(AppendError::Fenced { mine, by, .. }) => {
-                    return Err(HaltReason::Fenced { mine, newer: by });
+                    return Err(Ended::Halt(HaltReason::Fenced { mine, newer: by }));
                 }
                 Err(error) if error.kind() == Kind::Retry => {
                     self.state.set_archive_problem(Some(chain(&error)));
@@ -208,7 +213,22 @@ impl Ship {
                 () = tokio::time::sleep(pause) => {}
             }
             pause = (pause * 2).min(RETRY_MAX);
-            outcome = self.writer.retry().await;
+            outcome = told(&self.state, self.writer.retry()).await;
+        }
+    }
+}
+
+/// Waits for an archive operation and says so when it takes long: a store that hangs reports no error.
+pub(crate) async fn told<T>(state: &State, operation: impl Future<Output = T>) -> T {
+    let started = Instant::now();
+    tokio::pin!(operation);
+    loop {
+        tokio::select! {
+            done = &mut operation => return done,
+            () = tokio::time::sleep(SLOW) => {
+                let seconds = started.elapsed().as_secs();
+                state.set_archive_problem(Some(format!("no answer to a write for {seconds} s")));
+            }
         }
     }
 }
@@ -218,10 +238,10 @@ fn is_copy(mark: &Mark) -> bool {
         .is_some_and(|commit| commit.kind == CommitKind::CopyDone)
 }
 
-fn archive_damaged(detail: &dyn std::fmt::Display) -> HaltReason {
-    HaltReason::ArchiveDamaged {
+fn archive_damaged(detail: &dyn std::fmt::Display) -> Ended {
+    Ended::Halt(HaltReason::ArchiveDamaged {
         detail: detail.to_string(),
-    }
+    })
 }
 
 /// An error and its causes in one line.

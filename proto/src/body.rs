@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::codec::Input;
 use crate::error::DecodeError;
 use crate::frame::{Frame, FrameKind};
-use crate::ids::{Digest, EndLsn, Epoch, FinalLsn, Lsn};
+use crate::ids::{Digest, EndLsn, Epoch, FinalLsn, Lsn, Oid};
 use crate::schema::{Schema, TableId};
 
 /// Microseconds since 2000-01-01 00:00 UTC, as Postgres counts commit times.
@@ -100,6 +100,20 @@ pub struct CopyBegin {
     pub snapshot: Lsn,
     /// What is copied.
     pub scope: CopyScope,
+    /// The physical tables that are read: what the publication was when the copy began.
+    pub sources: Vec<CopySource>,
+}
+
+/// One physical table that a copy reads: a table, or a partition of one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CopySource {
+    /// Object id in Postgres.
+    pub rel: Oid,
+    /// Table of the mirror that holds its rows.
+    pub table: TableId,
+    /// Row filter of the publication, as Postgres prints it.
+    pub row_filter: Option<String>,
 }
 
 /// Identity of one attempt at a copy.
@@ -128,7 +142,7 @@ pub struct CopyDone {
     pub attempt: Attempt,
     /// The same position as in its [`CopyBegin`].
     pub snapshot: Lsn,
-    /// Every bulk object of the attempt, in number order.
+    /// Every bulk object that counts, in number order; numbers may be left out.
     pub parts: Vec<BulkPart>,
 }
 
@@ -173,17 +187,20 @@ impl CopyDone {
     /// Reads the payload of a copy done.
     ///
     /// # Errors
-    /// When it is not one, or its parts are not numbered from 0.
+    /// When it is not one, or its parts are not in the order of their numbers.
     pub fn decode(payload: &[u8]) -> Result<Self, DecodeError> {
         let done: Self = decode_json(payload, "the JSON of a copy done")?;
-        let numbered = done
+        let rising = done
             .parts
-            .iter()
-            .enumerate()
-            .all(|(i, part)| part.number as usize == i);
-        match numbered {
+            .windows(2)
+            .all(|pair| pair[0].number < pair[1].number);
+        match rising {
             true => Ok(done),
-            false => Err(DecodeError::new("copy done", 0, "parts numbered from 0")),
+            false => Err(DecodeError::new(
+                "copy done",
+                0,
+                "parts in the order of their numbers",
+            )),
         }
     }
 }
@@ -239,9 +256,30 @@ mod tests {
 
     #[test]
     fn done_refuses_parts_out_of_order() {
-        let json = br#"{"attempt":{"epoch":1,"number":0},"snapshot":"0/1","parts":[{"number":1,"table":1,"rows":1,
-            "raw_bytes":1,"stored_bytes":1,"rows_digest":"0000000000000000000000000000000000000000000000000000000000000000"}]}"#;
-        assert!(CopyDone::decode(json).is_err());
+        let part = |number: u32| BulkPart {
+            number,
+            table: TableId(1),
+            rows: 1,
+            raw_bytes: 1,
+            stored_bytes: 1,
+            rows_digest: Digest::default(),
+        };
+        let done = |numbers: &[u32]| {
+            let attempt = Attempt {
+                epoch: Epoch(1),
+                number: 0,
+            };
+            let parts = numbers.iter().map(|number| part(*number)).collect();
+            let done = CopyDone {
+                attempt,
+                snapshot: Lsn(1),
+                parts,
+            };
+            CopyDone::decode(&serde_json::to_vec(&done).unwrap())
+        };
+        assert!(done(&[0, 3, 4]).is_ok());
+        assert!(done(&[1, 0]).is_err());
+        assert!(done(&[1, 1]).is_err(), "no part counts twice");
     }
 
     proptest! {

@@ -12,16 +12,21 @@ pub fn from_json<T: for<'de> serde::Deserialize<'de>>(text: &str) -> Result<T, S
 fn explain(message: &str) -> String {
     let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
     match quoted.split_first() {
-        Some((unknown, known)) if message.starts_with("unknown field") => match nearest(unknown, known) {
-            Some(near) => format!("unknown key {unknown:?}; did you mean {near:?}?"),
-            None => format!("unknown key {unknown:?}"),
-        },
+        Some((unknown, known)) if message.starts_with("unknown field") => {
+            match nearest(unknown, known) {
+                Some(near) => format!("unknown key {unknown:?}; did you mean {near:?}?"),
+                None => format!("unknown key {unknown:?}"),
+            }
+        }
         _ => message.to_owned(),
     }
 }
 
 fn nearest<'a>(unknown: &str, known: &[&'a str]) -> Option<&'a str> {
-    known.iter().copied().min_by_key(|key| distance(unknown, key))
+    known
+        .iter()
+        .copied()
+        .min_by_key(|key| distance(unknown, key))
 }
 
 /// Edits from one word to the other, letters' case apart.
@@ -56,6 +61,10 @@ mod tests {
     fn names_the_nearest_key() {
         let error = from_json::<Sample>(r#"{"grpcprt": 1}"#).unwrap_err();
         assert_eq!(error, "unknown key \"grpcprt\"; did you mean \"grpcPort\"?");
-        assert!(from_json::<Sample>(r#"{"grpcPort": "x"}"#).unwrap_err().contains("line 1"));
+        assert!(
+            from_json::<Sample>(r#"{"grpcPort": "x"}"#)
+                .unwrap_err()
+                .contains("line 1")
+        );
     }
 }

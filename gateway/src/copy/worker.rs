@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use rindle_archive::{Kind, failpoint};
+use rindle_archive::{BulkError, Kind, failpoint};
+use rindle_proto::body::BulkPart;
 use rindle_proto::row::put_row_head;
 use rindle_proto::schema::Table;
 use tokio_postgres::Client;
@@ -13,12 +14,12 @@ use super::{CopyError, Range, Shared, import_snapshot};
 use crate::assemble::put_value;
 use crate::pg::copytext::RowDecoder;
 use crate::pg::pgoutput::Cell;
-use crate::ship::chain;
+use crate::ship::{chain, told};
 
 /// A bulk part is closed at this many bytes of rows.
 const PART_BYTES: usize = 8 << 20;
 
-/// Pauses between attempts to write one part.
+/// Pauses before a range is copied again.
 const RETRY_MIN: Duration = Duration::from_millis(200);
 const RETRY_MAX: Duration = Duration::from_secs(5);
 
@@ -44,6 +45,14 @@ struct Filling {
     count: u64,
 }
 
+/// What became of a range.
+enum Outcome {
+    /// All its rows are durable.
+    Done(Vec<BulkPart>),
+    /// The archive took no writes; the range is copied again when it does.
+    Interrupted(BulkError),
+}
+
 /// Takes ranges until none is left.
 pub(super) async fn run(shared: Arc<Shared>) -> Result<(), CopyError> {
     let connect = || crate::pg::conn::connect(&shared.job.endpoint, &shared.job.application_name);
@@ -57,15 +66,25 @@ pub(super) async fn run(shared: Arc<Shared>) -> Result<(), CopyError> {
         scratch: String::new(),
     };
     while let Some(range) = shared.next_range() {
-        worker.copy(&range).await?;
-        shared.range_done(&range);
+        let mut pause = RETRY_MIN;
+        loop {
+            match worker.copy(&range).await? {
+                Outcome::Done(parts) => break shared.range_done(&range, parts),
+                Outcome::Interrupted(error) => {
+                    shared.waits(format!("the archive takes no writes: {}", chain(&error)))
+                }
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(RETRY_MAX);
+        }
     }
     Ok(())
 }
 
 impl Worker {
-    /// One range in one transaction: the table lock is held no longer than its COPY.
-    async fn copy(&mut self, range: &Range) -> Result<(), CopyError> {
+    /// One range in one transaction: the table lock is held no longer than its COPY, and not while the archive is
+    /// away. Its parts count only when all of them are durable.
+    async fn copy(&mut self, range: &Range) -> Result<Outcome, CopyError> {
         let table = &range.table.table;
         let failed = |source| CopyError::Postgres {
             table: name(table),
@@ -78,13 +97,21 @@ impl Worker {
         );
         self.reader.batch_execute(&begin).await.map_err(failed)?;
         self.check(range).await?;
+        let outcome = self.read(range).await?;
+        self.reader.batch_execute("COMMIT").await.map_err(failed)?;
+        Ok(outcome)
+    }
+
+    async fn read(&mut self, range: &Range) -> Result<Outcome, CopyError> {
+        let table = &range.table.table;
+        let failed = |source| CopyError::Postgres {
+            table: name(table),
+            source,
+        };
         let mut filling = Filling::default();
-        let stream = self
-            .reader
-            .copy_out(&copy_sql(range))
-            .await
-            .map_err(failed)?;
-        let mut stream = Box::pin(stream);
+        let mut parts = Vec::new();
+        let stream = self.reader.copy_out(&copy_sql(range)).await;
+        let mut stream = Box::pin(stream.map_err(failed)?);
         while let Some(line) = stream.next().await {
             let line = line.map_err(failed)?;
             add_row(
@@ -95,15 +122,19 @@ impl Worker {
                 &line,
             )?;
             if filling.rows.len() >= PART_BYTES {
-                put_part(&self.shared, table, std::mem::take(&mut filling)).await?;
+                match put_part(&self.shared, table, std::mem::take(&mut filling)).await {
+                    Ok(part) => parts.push(part),
+                    Err(error) => return interrupted(error),
+                }
             }
         }
-        drop(stream);
-        self.reader.batch_execute("COMMIT").await.map_err(failed)?;
         if filling.count > 0 {
-            put_part(&self.shared, table, filling).await?;
+            match put_part(&self.shared, table, filling).await {
+                Ok(part) => parts.push(part),
+                Err(error) => return interrupted(error),
+            }
         }
-        Ok(())
+        Ok(Outcome::Done(parts))
     }
 
     /// With the lock held nothing can change any more; what changed before shows as a difference.
@@ -191,36 +222,22 @@ fn add_row(
     Ok(())
 }
 
-/// Writes one part, for as long as it takes.
-async fn put_part(shared: &Shared, table: &Table, filled: Filling) -> Result<(), CopyError> {
+/// Writes one part. A part whose write failed is written anew, under another number, with its range.
+async fn put_part(shared: &Shared, table: &Table, filled: Filling) -> Result<BulkPart, BulkError> {
     let number = shared.next_part_number();
-    let rows = bytes::Bytes::from(filled.rows);
-    let mut pause = RETRY_MIN;
-    loop {
-        let put = shared
-            .job
-            .archive
-            .put_bulk(
-                shared.job.attempt,
-                number,
-                table.id,
-                filled.count,
-                rows.clone(),
-            )
-            .await;
-        match put {
-            Ok(part) => {
-                failpoint::reach(failpoint::GATEWAY_PART_DURABLE);
-                shared.part_done(part);
-                return Ok(());
-            }
-            Err(error) if error.kind() == Kind::Retry => {
-                shared.waits(format!("the archive takes no writes: {}", chain(&error)));
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(RETRY_MAX);
-            }
-            Err(error) => return Err(error.into()),
-        }
+    let job = &shared.job;
+    let put = job
+        .archive
+        .put_bulk(job.attempt, number, table.id, filled.count, filled.rows);
+    let part = told(&job.state, put).await?;
+    failpoint::reach(failpoint::GATEWAY_PART_DURABLE);
+    Ok(part)
+}
+
+fn interrupted(error: BulkError) -> Result<Outcome, CopyError> {
+    match error.kind() {
+        Kind::Retry => Ok(Outcome::Interrupted(error)),
+        _ => Err(error.into()),
     }
 }
 

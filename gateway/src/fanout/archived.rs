@@ -29,18 +29,34 @@ pub(super) async fn send_tail(subscriber: &mut Subscriber) -> Result<(), Stop> {
             Err(error) => return Err(refused(subscriber, error).await),
         };
         match step {
-            ReadStep::Frames { bytes, end, .. } => {
+            ReadStep::Frames {
+                bytes,
+                end,
+                last_commit,
+                ..
+            } => {
                 sent += bytes.len() as u64;
                 subscriber.send_frames(bytes).await?;
                 subscriber.at = end;
+                if let Some(commit) = last_commit {
+                    subscriber.commit_lsn = commit.end_lsn.0;
+                }
             }
             ReadStep::Discard { to, .. } => {
                 subscriber.send(Reply::Discard(Discard {})).await?;
                 subscriber.at = to;
             }
             ReadStep::Tick { .. } => {}
-            // The log of this session starts where the archive ended when it began.
-            ReadStep::End => return Ok(()),
+            ReadStep::End => {
+                return match subscriber.live.log.locate(subscriber.at) {
+                    // The log of this session starts where the archive ended when it began.
+                    Ok(Located::At(_)) => Ok(()),
+                    Ok(_) => Err(Stop::Failed(Status::unavailable(
+                        "another gateway writes this archive: connect to it",
+                    ))),
+                    Err(error) => Err(failed(&error)),
+                };
+            }
         }
         let located = subscriber
             .live

@@ -34,7 +34,7 @@ pub(super) struct Subscriber {
     pub(super) live: Arc<Live>,
     pub(super) at: Position,
     pub(super) can_restore: bool,
-    commit_lsn: Lsn,
+    pub(super) commit_lsn: Lsn,
     generation: Option<Generation>,
     follower: String,
     replies: mpsc::Sender<Result<SubscribeReply, Status>>,

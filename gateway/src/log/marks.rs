@@ -7,8 +7,9 @@ use rindle_proto::ids::{Position, Seq};
 
 use super::Run;
 
-/// Archived marks closer than this to the one before are dropped: they only serve look-ups.
-const LOOKUP_SPACING_BYTES: u64 = 64 << 10;
+/// Marks closer than this to the one before are merged into it: ship needs none so small, and look-ups read on
+/// from the one before.
+const SPACING_BYTES: u64 = 64 << 10;
 
 /// The end of one append.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -26,6 +27,8 @@ pub(super) struct Marks {
     /// Archived, sparse, oldest first. The last one is where the next run starts.
     archived: VecDeque<Mark>,
     unshipped: VecDeque<Mark>,
+    /// End of the run that ship may be writing: marks up to it stay as they are.
+    taken: u64,
 }
 
 impl Marks {
@@ -38,6 +41,7 @@ impl Marks {
         Self {
             archived: VecDeque::from([start]),
             unshipped: VecDeque::new(),
+            taken: 0,
         }
     }
 
@@ -56,12 +60,28 @@ impl Marks {
             position,
             last_commit,
         };
-        self.unshipped.push_back(mark);
+        let before = self
+            .unshipped
+            .iter()
+            .rev()
+            .nth(1)
+            .unwrap_or(self.archived_end())
+            .offset;
+        match self.unshipped.back_mut() {
+            Some(last) if last.offset > self.taken && offset - before < SPACING_BYTES => {
+                let last_commit = last_commit.or(last.last_commit);
+                *last = Mark {
+                    last_commit,
+                    ..mark
+                };
+            }
+            _ => self.unshipped.push_back(mark),
+        }
         mark
     }
 
-    pub(super) fn next_run(&self, max_bytes: u64) -> Option<Run> {
-        let start = self.archived_end();
+    pub(super) fn next_run(&mut self, max_bytes: u64) -> Option<Run> {
+        let start = *self.archived_end();
         let mut run: Option<Run> = None;
         for mark in &self.unshipped {
             let too_long = mark.offset - start.offset > max_bytes;
@@ -83,6 +103,9 @@ impl Marks {
                 break;
             }
         }
+        if let Some(run) = &run {
+            self.taken = self.taken.max(run.end.offset);
+        }
         run
     }
 
@@ -96,8 +119,7 @@ impl Marks {
                 break;
             };
             let spare = self.archived.len() > 1
-                && mark.offset - self.archived[self.archived.len() - 2].offset
-                    < LOOKUP_SPACING_BYTES;
+                && mark.offset - self.archived[self.archived.len() - 2].offset < SPACING_BYTES;
             if spare {
                 self.archived.pop_back();
             }

@@ -81,13 +81,13 @@ fn every_position_is_found_where_its_next_frame_starts() {
 fn runs_are_whole_appends_and_follow_each_other() {
     let mut log = Fixture::new();
     for _ in 0..10 {
-        log.append(1, 1000);
+        log.append(1, 70_000);
     }
     let mut at = 0;
     let mut commits = Vec::new();
-    while let Some(run) = log.log.next_run(3000) {
+    while let Some(run) = log.log.next_run(200_000) {
         assert_eq!(run.from_offset, at);
-        assert!(run.end.offset - run.from_offset <= 3000);
+        assert!(run.end.offset - run.from_offset <= 200_000);
         commits.push(run.last_commit.unwrap().position.seq.0);
         at = run.end.offset;
         log.log.archived(&run.end, u64::MAX);
@@ -97,11 +97,26 @@ fn runs_are_whole_appends_and_follow_each_other() {
 }
 
 #[test]
+fn small_appends_share_a_mark_but_never_one_that_is_being_shipped() {
+    let mut log = Fixture::new();
+    log.append(1, 100);
+    log.append(1, 100);
+    let run = log.log.next_run(200_000).unwrap();
+    assert_eq!(run.end.position.seq, Seq(2));
+    let late = log.append(1, 100);
+    log.log.archived(&run.end, u64::MAX);
+    let next = log.log.next_run(200_000).unwrap();
+    assert_eq!(next.from, run.end.position);
+    assert_eq!(next.end.position, late.position);
+    assert_eq!(next.last_commit.unwrap().position, late.position);
+}
+
+#[test]
 fn an_append_larger_than_a_segment_is_one_run() {
     let mut log = Fixture::new();
-    log.append(1, 5000);
-    log.append(1, 10);
-    let run = log.log.next_run(3000).unwrap();
+    log.append(1, 500_000);
+    log.append(1, 70_000);
+    let run = log.log.next_run(200_000).unwrap();
     assert_eq!(run.end.position.seq, Seq(1));
 }
 

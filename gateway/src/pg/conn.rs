@@ -27,7 +27,8 @@ pub(super) const PINNED: &str = "\
     -c datestyle=ISO,MDY -c intervalstyle=postgres -c timezone=UTC -c extra_float_digits=3 \
     -c bytea_output=hex -c client_encoding=UTF8 -c lc_monetary=C \
     -c statement_timeout=0 -c lock_timeout=0 -c idle_in_transaction_session_timeout=0 \
-    -c idle_session_timeout=0 \
+    -c idle_session_timeout=0 -c wal_sender_timeout=60s \
+    -c tcp_keepalives_idle=30 -c tcp_keepalives_interval=10 -c tcp_keepalives_count=3 \
     -c search_path=pg_catalog -c quote_all_identifiers=off -c standard_conforming_strings=on \
     -c row_security=off";
 /// Pinned after the start, since servers before 17 do not know it.

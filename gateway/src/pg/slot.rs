@@ -5,6 +5,8 @@ use rindle_proto::ids::Lsn;
 use serde::Deserialize;
 use tokio_postgres::{Client, Error};
 
+use super::walsender::{WalError, WalStream};
+
 /// One row of `pg_replication_slots`. Facts that the server's version does not have are `None`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct SlotState {
@@ -48,17 +50,21 @@ pub struct SlotState {
 /// # Errors
 /// When the query fails.
 pub async fn inspect(client: &Client, name: &str) -> Result<Option<SlotState>, Error> {
-    // The whole row as JSON: columns come and go with versions.
-    let sql =
-        "SELECT to_jsonb(s)::text FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = $1";
-    let Some(row) = client.query_opt(sql, &[&name]).await? else {
-        return Ok(None);
-    };
-    let document: &str = row.try_get(0)?;
-    let slot: SlotState = serde_json::from_str(document)
-        .expect("the columns read here are in pg_replication_slots of every version");
-    let lost = slot.why_lost();
-    Ok(Some(SlotState { lost, ..slot }))
+    let row = client.query_opt(&format!("{SLOT} $1"), &[&name]).await?;
+    let document = row.map(|row| row.try_get::<_, String>(0)).transpose()?;
+    Ok(document.map(|document| SlotState::read(&document)))
+}
+
+/// The same on a replication session that does not stream yet.
+///
+/// # Errors
+/// When the query fails.
+pub async fn inspect_on(stream: &mut WalStream, name: &str) -> Result<Option<SlotState>, WalError> {
+    let rows = stream
+        .query(&format!("{SLOT} '{}'", name.replace('\'', "''")))
+        .await?;
+    let document = rows.into_iter().flatten().flatten().next();
+    Ok(document.map(|document| SlotState::read(&document)))
 }
 
 /// Drops the slot; false when there was none. Fails with SQLSTATE 55006 while a session uses it.
@@ -74,7 +80,17 @@ pub async fn drop(client: &Client, name: &str) -> Result<bool, Error> {
         .map(|rows| !rows.is_empty())
 }
 
+// The whole row as JSON: columns come and go with versions.
+const SLOT: &str = "SELECT pg_catalog.to_jsonb(s)::text FROM pg_catalog.pg_replication_slots s WHERE s.slot_name =";
+
 impl SlotState {
+    fn read(document: &str) -> Self {
+        let slot: SlotState = serde_json::from_str(document)
+            .expect("the columns read here are in pg_replication_slots of every version");
+        let lost = slot.why_lost();
+        Self { lost, ..slot }
+    }
+
     fn why_lost(&self) -> Option<String> {
         match (
             &self.invalidation_reason,

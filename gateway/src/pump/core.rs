@@ -29,16 +29,17 @@ pub struct Report {
 }
 
 impl Core {
-    /// A session started at `start`, of which `through` may be acknowledged at once (protocol rule 13).
-    pub fn new(start: Lsn, through: Lsn, max_unshipped_bytes: u64) -> Self {
+    /// A session started at `start`, of which `through` may be acknowledged at once (protocol rule 13). Its log
+    /// holds `logged` bytes already, all archived: those of a first copy.
+    pub fn new(start: Lsn, through: Lsn, logged: u64, max_unshipped_bytes: u64) -> Self {
         let received = start.max(through);
         Self {
             max_unshipped_bytes,
             received,
             archived_through: through,
             acked: Lsn(0),
-            head_offset: 0,
-            durable_offset: 0,
+            head_offset: logged,
+            durable_offset: logged,
             logged_through: through,
         }
     }
@@ -71,7 +72,7 @@ impl Core {
 
     /// True while too much is not archived: Postgres keeps the rest.
     pub fn must_stop_reading(&self) -> bool {
-        self.head_offset - self.durable_offset > self.max_unshipped_bytes
+        self.head_offset.saturating_sub(self.durable_offset) > self.max_unshipped_bytes
     }
 
     /// Every transaction that ends at or below this is in the log.
@@ -102,7 +103,7 @@ mod tests {
 
     #[test]
     fn acks_only_what_is_archived() {
-        let mut core = Core::new(Lsn(100), Lsn(100), 1000);
+        let mut core = Core::new(Lsn(100), Lsn(100), 0, 1000);
         core.committed(EndLsn(Lsn(200)));
         core.appended(50);
         assert_eq!(
@@ -118,7 +119,7 @@ mod tests {
 
     #[test]
     fn never_acks_beyond_what_this_session_received() {
-        let mut core = Core::new(Lsn(100), Lsn(100), 1000);
+        let mut core = Core::new(Lsn(100), Lsn(100), 0, 1000);
         core.archived(0, Lsn(500));
         assert_eq!(core.report().acked, Lsn(100));
         core.keepalive(Lsn(300), false);
@@ -127,7 +128,7 @@ mod tests {
 
     #[test]
     fn a_keepalive_inside_a_transaction_counts_for_nothing() {
-        let mut core = Core::new(Lsn(100), Lsn(100), 1000);
+        let mut core = Core::new(Lsn(100), Lsn(100), 0, 1000);
         core.keepalive(Lsn(300), true);
         core.archived(0, Lsn(300));
         assert_eq!(
@@ -142,13 +143,22 @@ mod tests {
 
     #[test]
     fn stops_reading_one_append_beyond_the_limit() {
-        let mut core = Core::new(Lsn(1), Lsn(1), 100);
+        let mut core = Core::new(Lsn(1), Lsn(1), 0, 100);
         core.appended(100);
         assert!(!core.must_stop_reading());
         core.appended(101);
         assert!(core.must_stop_reading());
         core.archived(1, Lsn(1));
         assert!(!core.must_stop_reading());
+    }
+
+    #[test]
+    fn a_tick_before_the_first_append_after_a_copy_stops_nothing() {
+        let mut core = Core::new(Lsn(1), Lsn(1), 5000, 100);
+        core.archived(5000, Lsn(9));
+        assert!(!core.must_stop_reading());
+        core.appended(5101);
+        assert!(core.must_stop_reading());
     }
 
     #[derive(Clone, Debug)]
@@ -172,7 +182,7 @@ mod tests {
     proptest! {
         #[test]
         fn acked_never_moves_back_or_passes_archive_and_stream(events in events()) {
-            let mut core = Core::new(Lsn(10), Lsn(10), 100);
+            let mut core = Core::new(Lsn(10), Lsn(10), 0, 100);
             let (mut archived, mut received, mut acked) = (10, 10, 0);
             for event in events {
                 match event {

@@ -65,8 +65,13 @@ pub(crate) async fn run(
     sessions: &Sessions,
     stop: &CancellationToken,
 ) -> Result<(), Ended> {
-    let through = live.durable().borrow().through;
-    let core = Core::new(started.start, through, sessions.limits.max_unshipped_bytes);
+    let archived = *live.durable().borrow();
+    let core = Core::new(
+        started.start,
+        archived.through,
+        archived.mark.offset,
+        sessions.limits.max_unshipped_bytes,
+    );
     let mut pump = Pump {
         stream,
         assembler: started.assembler,
@@ -100,8 +105,10 @@ impl Pump<'_> {
         let mut timer = tokio::time::interval(REPORT_INTERVAL);
         timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            self.drain()?;
+            let drained = self.drain();
+            // What came before a bad message is good: it is archived and served.
             self.hand_on()?;
+            drained?;
             if self.report_asked || self.ack_is_due() {
                 self.report(false).await?;
             }

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rindle_archive::failpoint;
-use rindle_archive::{Commit, CommitKind};
-use rindle_proto::body::{Attempt, BulkPart, CopyBegin, CopyDone, CopyScope, PgMicros};
+use rindle_archive::{Commit, CommitKind, Tail};
+use rindle_proto::body::{Attempt, BulkPart, CopyBegin, CopyDone, CopyScope, CopySource, PgMicros};
 use rindle_proto::frame::{FrameFlags, FrameKind, FrameWriter};
-use rindle_proto::ids::{EndLsn, FinalLsn, Lsn, Position};
+use rindle_proto::ids::{EndLsn, FinalLsn, Lsn, Position, SegmentNo};
 use rindle_proto::schema::Schema;
 use tokio_postgres::Client;
 use tokio_util::task::AbortOnDropHandle;
@@ -20,7 +20,9 @@ use crate::assemble::{Assembler, LeafMap};
 use crate::copy;
 use crate::halt::HaltReason;
 use crate::live::Live;
+use crate::log::Mark;
 use crate::pg::catalog;
+use crate::pg::slot;
 use crate::pg::walsender::{CreatedSlot, WalError, WalStream, sqlstate};
 use crate::pump::drive::Started;
 use crate::ship::chain;
@@ -32,29 +34,33 @@ const SLOT_WAITS: [&str; 2] = ["5s", "30s"];
 /// While the copy runs the server is told that often that we are there.
 const ALIVE_INTERVAL: Duration = Duration::from_secs(2);
 
+/// What is published, as plain rows: functions that list published tables look at the present, whatever snapshot
+/// they run under, so the copy's snapshot and the present are compared by these.
+const PUBLICATION_FACTS: &str = "SELECT pg_catalog.concat_ws('|', \
+    (SELECT pg_catalog.string_agg(p::text, ';' ORDER BY p.oid) FROM pg_catalog.pg_publication p), \
+    (SELECT pg_catalog.string_agg(r::text, ';' ORDER BY r.oid) FROM pg_catalog.pg_publication_rel r), \
+    (SELECT pg_catalog.string_agg(n::text, ';' ORDER BY n.oid) FROM pg_catalog.pg_publication_namespace n))";
+
 /// Copies everything and leaves the stream running from the snapshot.
 pub(super) async fn run(
     sessions: &Sessions,
     stream: &mut WalStream,
     live: &Arc<Live>,
+    tail: &Tail,
 ) -> Result<Started, Ended> {
-    sessions
-        .state
-        .set_phase(Phase::Copying(CopyProgress::default()));
-    let slot = create_slot(sessions, stream).await?;
+    let copying = Phase::Copying(CopyProgress::default());
+    sessions.state.set_phase(copying);
+    let slot = create_slot(sessions, stream, tail).await?;
     failpoint::reach(failpoint::GATEWAY_SLOT_CREATED);
     let snapshot = slot.consistent_point;
-    let (keeper, shared_snapshot) = keep_snapshot(sessions, &slot).await?;
+    let (keeper, shared_snapshot) = keep_snapshot(sessions, stream, &slot).await?;
+    // Only now: a further command ends the exported snapshot. Decoding must not inherit the bound.
+    stream.query("SET lock_timeout = 0").await.map_err(broken)?;
     // As soon as the keeper holds the snapshot: an idle slot can be invalidated.
-    let started = stream
-        .start(
-            &sessions.record.slot,
-            snapshot,
-            &sessions.record.publication,
-        )
-        .await;
-    started.map_err(broken)?;
-    let view = catalog::read_with_sizes(&keeper, &sessions.record.publication).await;
+    let record = &sessions.record;
+    let started = stream.start(&record.slot, snapshot, &record.publication);
+    started.await.map_err(broken)?;
+    let view = catalog::read_with_sizes(&keeper, &record.publication).await;
     let view = view.map_err(|error| Ended::Retry(chain(&error)))?;
     let schema = view.schema().map_err(|refused| HaltReason::SourceRefused {
         detail: refused.to_string(),
@@ -68,8 +74,7 @@ pub(super) async fn run(
         live,
         snapshot,
     };
-    frames.begin(attempt, &schema)?;
-
+    frames.begin(attempt, &schema, view.sources(&schema))?;
     let job = copy::Job {
         endpoint: sessions.endpoint.clone(),
         application_name: application_name(sessions),
@@ -80,13 +85,15 @@ pub(super) async fn run(
         plan: view.copy_plan(&schema),
     };
     let copying = AbortOnDropHandle::new(sessions.runtime.spawn(copy::run(job)));
-    let parts = stay_alive(stream, snapshot, copying).await?;
+    let copied = stay_alive(stream, snapshot, copying).await?;
+    let parts = copied_parts(copied)?;
     failpoint::reach(failpoint::GATEWAY_COPIED);
-    check_facts(sessions, &view).await?;
+    let client = client(sessions, stream).await?;
+    check_facts(sessions, &view, &keeper, &client).await?;
     drop(keeper);
-    let position = frames.done(attempt, parts).await?;
+    let done = frames.done(attempt, parts)?;
+    let position = stay_alive(stream, snapshot, frames.archived(done)).await??;
     failpoint::reach(failpoint::GATEWAY_DONE_DURABLE);
-    let client = client(sessions).await?;
     let assembler = Assembler::new(schema, LeafMap::new(view.leaf_pairs()), position);
     Ok(Started {
         assembler,
@@ -96,14 +103,25 @@ pub(super) async fn run(
 }
 
 /// Drops the slot of an earlier attempt and creates it anew, on the session that holds the lock.
-async fn create_slot(sessions: &Sessions, stream: &mut WalStream) -> Result<CreatedSlot, Ended> {
+async fn create_slot(
+    sessions: &Sessions,
+    stream: &mut WalStream,
+    tail: &Tail,
+) -> Result<CreatedSlot, Ended> {
     let name = &sessions.record.slot;
-    let literal = name.replace('\'', "''");
-    let drop = format!(
-        "SELECT pg_catalog.pg_drop_replication_slot(slot_name) FROM pg_catalog.pg_replication_slots \
-         WHERE slot_name = '{literal}'"
-    );
-    stream.query(&drop).await.map_err(broken)?;
+    if let Some(slot) = slot::inspect_on(stream, name).await.map_err(broken)? {
+        // A slot is only ever made above a fence. With no object below ours the log is gone, not young, and the WAL
+        // that this slot keeps may be what a restored archive needs.
+        if tail.segment == SegmentNo(1) {
+            return Err(Ended::Halt(HaltReason::ArchiveBehindSlot {
+                confirmed: slot.confirmed_flush.unwrap_or_default(),
+                archived: tail.through_lsn,
+            }));
+        }
+        let literal = name.replace('\'', "''");
+        let drop = format!("SELECT pg_catalog.pg_drop_replication_slot('{literal}')");
+        stream.query(&drop).await.map_err(broken)?;
+    }
     let failover = sessions.record.posture == "failover-slot";
     for bound in SLOT_WAITS.iter().chain(std::iter::repeat(&SLOT_WAITS[1])) {
         stream
@@ -113,7 +131,7 @@ async fn create_slot(sessions: &Sessions, stream: &mut WalStream) -> Result<Crea
         match stream.create_slot(name, false, failover).await {
             Ok(slot) => return Ok(slot),
             Err(WalError::Server(error)) if error.code == sqlstate::LOCK_TIMEOUT => {
-                let waiting = Some(blockers(sessions).await?);
+                let waiting = Some(blockers(sessions, stream).await?);
                 sessions.state.set_phase(Phase::Copying(CopyProgress {
                     waiting,
                     ..CopyProgress::default()
@@ -130,8 +148,8 @@ async fn create_slot(sessions: &Sessions, stream: &mut WalStream) -> Result<Crea
 }
 
 /// Who keeps the slot from being created: transactions of any database, and prepared ones.
-async fn blockers(sessions: &Sessions) -> Result<String, Ended> {
-    let client = client(sessions).await?;
+async fn blockers(sessions: &Sessions, stream: &WalStream) -> Result<String, Ended> {
+    let client = client(sessions, stream).await?;
     let sql = "SELECT pg_catalog.format('pid %s (%s in %s, open for %s): %s', pid, usename, datname, \
                pg_catalog.date_trunc('second', pg_catalog.now() - xact_start), pg_catalog.left(query, 120)), xact_start AS since \
                FROM pg_catalog.pg_stat_activity WHERE backend_xid IS NOT NULL AND pid <> pg_catalog.pg_backend_pid() \
@@ -154,8 +172,12 @@ async fn blockers(sessions: &Sessions) -> Result<String, Ended> {
 
 /// A connection that imports the exported snapshot and shares it with the workers: it, not the slot's session,
 /// keeps the snapshot from now on.
-async fn keep_snapshot(sessions: &Sessions, slot: &CreatedSlot) -> Result<(Client, String), Ended> {
-    let keeper = client(sessions).await?;
+async fn keep_snapshot(
+    sessions: &Sessions,
+    stream: &WalStream,
+    slot: &CreatedSlot,
+) -> Result<(Client, String), Ended> {
+    let keeper = client(sessions, stream).await?;
     let import = copy::import_snapshot(&slot.snapshot_name);
     keeper
         .batch_execute(&import)
@@ -170,40 +192,65 @@ async fn keep_snapshot(sessions: &Sessions, slot: &CreatedSlot) -> Result<(Clien
     Ok((keeper, shared))
 }
 
-/// Waits for the copy. The stream is not read meanwhile, so Postgres keeps the WAL; nothing beyond the snapshot is
+/// Waits for `work`. The stream is not read meanwhile, so Postgres keeps the WAL; nothing beyond the snapshot is
 /// acknowledged.
-async fn stay_alive(
+async fn stay_alive<T>(
     stream: &mut WalStream,
     snapshot: Lsn,
-    mut copying: AbortOnDropHandle<Result<Vec<BulkPart>, copy::CopyError>>,
-) -> Result<Vec<BulkPart>, Ended> {
+    work: impl Future<Output = T>,
+) -> Result<T, Ended> {
     let mut timer = tokio::time::interval(ALIVE_INTERVAL);
-    let result = loop {
+    tokio::pin!(work);
+    loop {
         tokio::select! {
-            result = &mut copying => break result,
+            result = &mut work => return Ok(result),
             _ = timer.tick() => {
                 stream.status(snapshot, snapshot, snapshot, false).await.map_err(broken)?;
             }
         }
-    };
-    match result {
+    }
+}
+
+/// The parts of a copy, or why there are none.
+fn copied_parts(
+    copied: Result<Result<Vec<BulkPart>, copy::CopyError>, tokio::task::JoinError>,
+) -> Result<Vec<BulkPart>, Ended> {
+    match copied {
         Ok(Ok(parts)) => Ok(parts),
         Ok(Err(copy::CopyError::Row(reason))) => Err(Ended::Halt(reason)),
+        Ok(Err(error)) if error.is_refusal() => Err(Ended::Halt(HaltReason::SourceRefused {
+            detail: format!(
+                "first copy: {}: grant SELECT on it to the gateway's role",
+                chain(&error)
+            ),
+        })),
         Ok(Err(error)) => Err(Ended::Retry(format!("first copy: {}", chain(&error)))),
         Err(error) => Err(Ended::Retry(format!("first copy: {error}"))),
     }
 }
 
-/// Facts that no lock of the copy holds still (types, leaf sets) must be at its end what they were under its
-/// snapshot; otherwise rows may be wrong in silence.
+/// Facts that no lock of the copy holds still (publication, types, leaf sets) must be at its end what they were
+/// under its snapshot; otherwise rows may be wrong or missing in silence.
 async fn check_facts(
     sessions: &Sessions,
     under_snapshot: &catalog::CatalogView,
+    keeper: &Client,
+    client: &Client,
 ) -> Result<(), Ended> {
-    let client = client(sessions).await?;
-    let now = catalog::read(&client, &sessions.record.publication).await;
+    let failed = |error: tokio_postgres::Error| Ended::Retry(chain(&error));
+    let now = catalog::read(client, &sessions.record.publication).await;
     let now = now.map_err(|error| Ended::Retry(chain(&error)))?;
-    match under_snapshot.copy_facts_differ(&now) {
+    let published = async |client: &Client| {
+        let row = client.query_one(PUBLICATION_FACTS, &[]).await?;
+        row.try_get::<_, String>(0)
+    };
+    let publications_differ =
+        published(keeper).await.map_err(failed)? != published(client).await.map_err(failed)?;
+    let changed = match publications_differ {
+        true => Some("a publication".to_owned()),
+        false => under_snapshot.copy_facts_differ(&now),
+    };
+    match changed {
         None => Ok(()),
         Some(what) => Err(Ended::Retry(format!(
             "first copy: {what} changed while it ran; it starts afresh"
@@ -219,30 +266,39 @@ struct Frames<'a> {
 }
 
 impl Frames<'_> {
-    fn begin(&mut self, attempt: Attempt, schema: &Schema) -> Result<(), Ended> {
+    fn begin(
+        &mut self,
+        attempt: Attempt,
+        schema: &Schema,
+        sources: Vec<CopySource>,
+    ) -> Result<(), Ended> {
         let scope = CopyScope::Genesis(schema.clone());
         let begin = CopyBegin {
             attempt,
             snapshot: self.snapshot,
             scope,
+            sources,
         };
         self.append(FrameKind::CopyBegin, &begin, false).map(drop)
     }
 
-    /// Appends Done and waits until the archive holds it: a copy counts as done only then.
-    async fn done(&mut self, attempt: Attempt, parts: Vec<BulkPart>) -> Result<Position, Ended> {
+    fn done(&mut self, attempt: Attempt, parts: Vec<BulkPart>) -> Result<Mark, Ended> {
         let done = CopyDone {
             attempt,
             snapshot: self.snapshot,
             parts,
         };
-        let mark = self.append(FrameKind::CopyDone, &done, true)?;
+        self.append(FrameKind::CopyDone, &done, true)
+    }
+
+    /// Waits until the archive holds Done: a copy counts as done only then.
+    async fn archived(&self, done: Mark) -> Result<Position, Ended> {
         let mut durable = self.live.durable();
         let reached = durable
-            .wait_for(|durable| durable.mark.offset >= mark.offset)
+            .wait_for(|durable| durable.mark.offset >= done.offset)
             .await;
         reached.map_err(|_closed| Ended::Retry("shipping ended".to_owned()))?;
-        Ok(mark.position)
+        Ok(done.position)
     }
 
     fn append<T: serde::Serialize>(
@@ -250,7 +306,7 @@ impl Frames<'_> {
         kind: FrameKind,
         body: &T,
         commits: bool,
-    ) -> Result<crate::log::Mark, Ended> {
+    ) -> Result<Mark, Ended> {
         let before = self.writer.position();
         let bug = |error: &dyn std::fmt::Display| Ended::Retry(format!("copy frame: {error}"));
         let json = serde_json::to_vec(body).map_err(|error| bug(&error))?;

@@ -5,16 +5,17 @@ use std::time::Duration;
 
 use rindle_archive::failpoint;
 use rindle_archive::{History, Kind, Tail, TakeOverError, Taken};
-use rindle_proto::ids::{Generation, Lsn};
+use rindle_proto::ids::{Generation, Lsn, Timeline};
 use tokio_postgres::Client;
 use tokio_util::sync::CancellationToken;
 
 use super::{Ended, Sessions, genesis, start};
 use crate::halt::HaltReason;
 use crate::live::Live;
-use crate::pg::walsender::{SystemIdentity, WalError, WalStream};
+use crate::pg::slot;
+use crate::pg::walsender::{WalError, WalStream};
 use crate::pump::{self, drive::Started};
-use crate::ship::{Ship, chain};
+use crate::ship::{Ship, chain, told};
 use crate::state::Phase;
 
 /// How long the end of a session waits for ship.
@@ -23,25 +24,38 @@ const SHIP_STOP: Duration = Duration::from_secs(5);
 /// How often the advisory lock is tried.
 const LOCK_POLL: Duration = Duration::from_millis(500);
 
+/// A session that has fenced and knows where to start.
+struct Opened {
+    stream: WalStream,
+    timeline: Timeline,
+    taken: Taken,
+    /// None when nothing was copied yet.
+    plan: Option<start::Plan>,
+}
+
+/// Every so many tries of the lock its holder is looked at, and ended when it did nothing for this long.
+const FROZEN_CHECK: u64 = 10;
+const FROZEN_AFTER: &str = "60 s";
+
 /// Runs one session to its end.
 pub(super) async fn run(sessions: &Sessions, stop: &CancellationToken) -> Ended {
-    let result = tokio::select! {
+    let opened = tokio::select! {
         biased;
         () = stop.cancelled() => return Ended::Stopped,
         opened = open(sessions) => opened,
     };
-    let (stream, identity, taken) = match result {
-        Ok(opened) => opened,
+    let served = match opened {
+        Ok(opened) => serve(sessions, opened, stop).await,
         Err(ended) => return ended,
     };
-    match serve(sessions, stream, &identity, taken, stop).await {
+    match served {
         Ok(()) => Ended::Stopped,
         Err(ended) => ended,
     }
 }
 
-/// Everything up to the fence: no byte of the stream was read yet.
-async fn open(sessions: &Sessions) -> Result<(WalStream, SystemIdentity, Taken), Ended> {
+/// Everything up to START: no byte of the stream was read yet.
+async fn open(sessions: &Sessions) -> Result<Opened, Ended> {
     let connecting = WalStream::connect(&sessions.endpoint, &application_name(sessions)).await;
     let mut stream = connecting.map_err(|error| Ended::Retry(chain(&error)))?;
     let identity = stream.identify_system().await.map_err(broken)?;
@@ -53,69 +67,108 @@ async fn open(sessions: &Sessions) -> Result<(WalStream, SystemIdentity, Taken),
         }));
     }
     lock(sessions, &mut stream).await?;
+    wait_for_slot(sessions, &mut stream).await?;
+    let phase = |what: &str| sessions.state.set_phase(Phase::Connecting(what.to_owned()));
+    phase("taking the archive over");
     // Read again: the wait for the lock may have been long.
     let identity = stream.identify_system().await.map_err(broken)?;
-    let history = stream
-        .timeline_history(identity.timeline)
-        .await
-        .map_err(broken)?;
+    let switches = stream.timeline_history(identity.timeline).await;
     let history = History {
         timeline: identity.timeline,
-        switches: history,
+        switches: switches.map_err(broken)?,
     };
-    let taken = sessions
-        .archive
-        .take_over(history)
-        .await
-        .map_err(not_taken)?;
+    let taking = told(&sessions.state, sessions.archive.take_over(history.clone()));
+    let taken = taking.await.map_err(not_taken)?;
+    sessions.state.set_archive_problem(None);
     tracing::info!(epoch = %taken.epoch, timeline = %identity.timeline, "took the archive over");
-    Ok((stream, identity, taken))
+    failpoint::reach(failpoint::GATEWAY_FENCED);
+    phase("comparing the source with the archive");
+    let plan = match &taken.tail.last_commit {
+        Some(last) => {
+            let server = (identity, history.switches);
+            Some(start::plan(sessions, &mut stream, server, &taken.tail, last).await?)
+        }
+        None => None,
+    };
+    let timeline = history.timeline;
+    Ok(Opened {
+        stream,
+        timeline,
+        taken,
+        plan,
+    })
+}
+
+/// A slot in use is waited for before anything is written: another program may hold it for long.
+async fn wait_for_slot(sessions: &Sessions, stream: &mut WalStream) -> Result<(), Ended> {
+    let slot = slot::inspect_on(stream, &sessions.record.slot).await;
+    match slot.map_err(broken)?.and_then(|slot| slot.active_pid) {
+        None => Ok(()),
+        Some(pid) => Err(Ended::Standby(format!(
+            "slot {:?} is in use by process {pid} of the source; this gateway goes on when it is free",
+            sessions.record.slot
+        ))),
+    }
 }
 
 /// Takes the generation's advisory lock on this very session: it outlives START_REPLICATION and ends with it.
 async fn lock(sessions: &Sessions, stream: &mut WalStream) -> Result<(), Ended> {
     let key = lock_key(sessions.record.generation);
     let sql = format!("SELECT pg_catalog.pg_try_advisory_lock({key})");
-    loop {
+    for tries in 0u64.. {
         let rows = stream.query(&sql).await.map_err(broken)?;
-        if rows
-            .first()
-            .and_then(|row| row.first())
-            .and_then(|cell| cell.as_deref())
-            == Some("t")
-        {
+        let taken = rows.first().and_then(|row| row.first());
+        if taken.and_then(|cell| cell.as_deref()) == Some("t") {
             return Ok(());
         }
         let why =
             "another gateway of this generation is at work; this one takes over when it lets go";
         sessions.state.set_phase(Phase::Standby(why.to_owned()));
+        if tries % FROZEN_CHECK == FROZEN_CHECK - 1 {
+            end_frozen_holder(stream, key).await?;
+        }
         tokio::time::sleep(LOCK_POLL).await;
     }
+    Err(Ended::Retry("the lock was given up".to_owned()))
+}
+
+/// A holder that neither streams nor asks for anything is frozen or cut off; the server ends its session, so that a
+/// standby need not wait for ever. Nothing rests on this: such a holder is fenced like any other.
+async fn end_frozen_holder(stream: &mut WalStream, key: i64) -> Result<(), Ended> {
+    let (high, low) = (key >> 32 & 0xffff_ffff, key & 0xffff_ffff);
+    let sql = format!(
+        "SELECT pg_catalog.pg_terminate_backend(a.pid) FROM pg_catalog.pg_locks l \
+         JOIN pg_catalog.pg_stat_activity a USING (pid) \
+         WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1 AND l.classid = {high}::oid \
+         AND l.objid = {low}::oid AND a.state = 'idle' \
+         AND a.state_change < pg_catalog.now() - interval '{FROZEN_AFTER}' AND NOT EXISTS \
+         (SELECT FROM pg_catalog.pg_replication_slots s WHERE s.active_pid = a.pid)"
+    );
+    let rows = stream.query(&sql).await.map_err(broken)?;
+    if !rows.is_empty() {
+        tracing::warn!("ended the session of a gateway that held the lock and did nothing");
+    }
+    Ok(())
 }
 
 /// The session after the fence. Ship runs beside the pump, and both end with it.
-async fn serve(
-    sessions: &Sessions,
-    mut stream: WalStream,
-    identity: &SystemIdentity,
-    taken: Taken,
-    stop: &CancellationToken,
-) -> Result<(), Ended> {
+async fn serve(sessions: &Sessions, opened: Opened, stop: &CancellationToken) -> Result<(), Ended> {
+    let Opened {
+        mut stream,
+        timeline,
+        taken,
+        plan,
+    } = opened;
     let Taken {
         writer,
         epoch,
         tail,
     } = taken;
-    failpoint::reach(failpoint::GATEWAY_FENCED);
-    let plan = match &tail.last_commit {
-        Some(last) => Some(start::plan(sessions, &mut stream, identity, &tail, last).await?),
-        None => None,
-    };
     let through = starting_through(&tail, plan.as_ref().map(|plan| plan.confirmed));
     let live = Live::create(
         sessions.record.generation,
         epoch,
-        identity.timeline,
+        timeline,
         tail.position,
         through,
         &sessions.log_dir,
@@ -146,7 +199,7 @@ async fn serve(
     };
     ship_stop.cancel();
     match tokio::time::timeout(SHIP_STOP, ship).await {
-        Ok(Ok(Err(fenced @ HaltReason::Fenced { .. }))) => Err(Ended::Halt(fenced)),
+        Ok(Ok(Err(fenced @ Ended::Halt(HaltReason::Fenced { .. })))) => Err(fenced),
         Ok(_) | Err(_) => ended,
     }
 }
@@ -161,7 +214,7 @@ async fn begin(
 ) -> Result<Started, Ended> {
     match plan {
         Some(plan) => start::start(sessions, stream, live.epoch, tail, plan).await,
-        None => genesis::run(sessions, stream, live).await,
+        None => genesis::run(sessions, stream, live, tail).await,
     }
 }
 
@@ -171,9 +224,9 @@ fn starting_through(tail: &Tail, confirmed: Option<Lsn>) -> Lsn {
     committed.max(confirmed.unwrap_or(Lsn(0)))
 }
 
-fn ship_ended(shipped: Result<Result<(), HaltReason>, tokio::task::JoinError>) -> Ended {
+fn ship_ended(shipped: Result<Result<(), Ended>, tokio::task::JoinError>) -> Ended {
     match shipped {
-        Ok(Err(reason)) => Ended::Halt(reason),
+        Ok(Err(ended)) => ended,
         Ok(Ok(())) => Ended::Retry("shipping ended".to_owned()),
         Err(error) => Ended::Retry(format!("shipping failed: {error}")),
     }
@@ -186,6 +239,9 @@ fn not_taken(error: TakeOverError) -> Ended {
         TakeOverError::TimelineBehind { server, log } => Ended::Halt(HaltReason::TimelineBehind {
             found: server,
             archived: log,
+        }),
+        TakeOverError::SwitchUnknown(timeline) => Ended::Halt(HaltReason::SourceHistoryDiffers {
+            detail: format!("timeline {timeline} of the archive is not in the server's history"),
         }),
         error if error.kind() == Kind::Retry => Ended::Retry(format!("archive: {}", chain(&error))),
         error => Ended::Halt(HaltReason::ArchiveDamaged {
@@ -208,12 +264,24 @@ pub(crate) fn lock_key(generation: Generation) -> i64 {
     i64::from_be_bytes(low)
 }
 
-/// An ordinary connection to the source's primary.
-pub(super) async fn client(sessions: &Sessions) -> Result<Client, Ended> {
+/// An ordinary connection to the very server that `stream` is a session of. A name may lead elsewhere a moment
+/// later, so the two are compared.
+pub(super) async fn client(sessions: &Sessions, stream: &WalStream) -> Result<Client, Ended> {
     let name = application_name(sessions);
-    crate::pg::conn::connect(&sessions.endpoint, &name)
-        .await
-        .map_err(|error| Ended::Retry(chain(&error)))
+    let host = stream.host();
+    let client = crate::pg::conn::connect_host(&sessions.endpoint, host, &name).await;
+    let client = client.map_err(|error| Ended::Retry(chain(&error)))?;
+    let seen = "SELECT EXISTS (SELECT FROM pg_catalog.pg_stat_activity WHERE pid = $1 AND application_name = $2)";
+    let same = client
+        .query_one(seen, &[&stream.backend_pid(), &name])
+        .await;
+    match same.and_then(|row| row.try_get(0)) {
+        Ok(true) => Ok(client),
+        Ok(false) => Err(Ended::Retry(format!(
+            "{host} led to two servers; connecting again"
+        ))),
+        Err(error) => Err(Ended::Retry(chain(&error))),
+    }
 }
 
 /// How sessions are seen in `pg_stat_activity`.

@@ -3,7 +3,7 @@
 use rindle_archive::{Kind, LastCommit, ReadFrom, ReadStep, Tail};
 use rindle_proto::body::{CopyBegin, CopyScope};
 use rindle_proto::frame::{FrameKind, FrameReader};
-use rindle_proto::ids::{Epoch, Lsn};
+use rindle_proto::ids::{Epoch, Lsn, Timeline};
 use rindle_proto::schema::Schema;
 use tokio_postgres::Client;
 
@@ -18,6 +18,7 @@ use crate::pg::slot::{self, SlotState};
 use crate::pg::walsender::{SystemIdentity, WalError, WalStream, sqlstate};
 use crate::pump::drive::Started;
 use crate::ship::chain;
+use crate::state::Phase;
 
 /// What was decided before START.
 #[derive(Debug)]
@@ -36,18 +37,13 @@ pub(super) struct Plan {
 pub(super) async fn plan(
     sessions: &Sessions,
     stream: &mut WalStream,
-    identity: &SystemIdentity,
+    (identity, switches): (SystemIdentity, Vec<(Timeline, Lsn)>),
     tail: &Tail,
     last: &LastCommit,
 ) -> Result<Plan, Ended> {
-    let schema = archived_schema(sessions).await?;
-    let client = super::open::client(sessions).await?;
-    let leaves = check_catalog(sessions, &client, &schema).await?;
-    let confirmed = confirmed(sessions, &client).await?;
-    let switches = stream
-        .timeline_history(identity.timeline)
-        .await
-        .map_err(broken)?;
+    let begun = archived_copy(sessions).await?;
+    let slot = slot::inspect_on(stream, &sessions.record.slot).await;
+    let confirmed = confirmed(sessions, slot.map_err(broken)?)?;
     let server = Server {
         timeline: identity.timeline,
         flushed: identity.xlogpos,
@@ -55,6 +51,9 @@ pub(super) async fn plan(
         confirmed,
     };
     let start = start_at(tail, last, &server)?;
+    let client = super::open::client(sessions, stream).await?;
+    let leaves = check_catalog(sessions, &client, &begun).await?;
+    let CopyScope::Genesis(schema) = begun.scope;
     Ok(Plan {
         confirmed,
         start,
@@ -86,7 +85,9 @@ pub(super) async fn start(
             newer: Epoch(epoch.0 + 1),
         }));
     }
-    let confirmed = confirmed(sessions, &plan.client).await?;
+    let slot = slot::inspect(&plan.client, slot).await;
+    let slot = slot.map_err(|error| Ended::Retry(chain(&error)))?;
+    let confirmed = confirmed(sessions, slot)?;
     if confirmed != plan.confirmed {
         let (now, then) = (confirmed, plan.confirmed);
         return Err(Ended::Retry(format!(
@@ -100,6 +101,9 @@ pub(super) async fn start(
         }));
     }
     if plan.start.proof {
+        let at = plan.last.final_lsn;
+        let what = format!("waiting for the last archived transaction, at {at}, to come again");
+        sessions.state.set_phase(Phase::Connecting(what));
         let mut again = Assembler::new(plan.schema.clone(), plan.leaves.clone(), plan.last.before);
         prove(stream, &mut again, &plan.last)
             .await
@@ -123,26 +127,24 @@ pub(super) async fn start(
 }
 
 /// The slot's confirmed position; halts when there is no usable slot.
-async fn confirmed(sessions: &Sessions, client: &Client) -> Result<Lsn, Ended> {
-    let slot = sessions.record.slot.clone();
-    let found = slot::inspect(client, &slot)
-        .await
-        .map_err(|error| Ended::Retry(chain(&error)))?;
-    let SlotState {
-        confirmed_flush,
-        lost,
-        ..
-    } = found.ok_or_else(|| Ended::Halt(HaltReason::SlotMissing { slot: slot.clone() }))?;
-    if let Some(why) = lost {
-        return Err(Ended::Halt(HaltReason::SlotLost { slot, why }));
+fn confirmed(sessions: &Sessions, slot: Option<SlotState>) -> Result<Lsn, Ended> {
+    let name = sessions.record.slot.clone();
+    match slot {
+        Some(SlotState {
+            lost: Some(why), ..
+        }) => Err(Ended::Halt(HaltReason::SlotLost { slot: name, why })),
+        Some(SlotState {
+            confirmed_flush: Some(confirmed),
+            ..
+        }) => Ok(confirmed),
+        Some(_) | None => Err(Ended::Halt(HaltReason::SlotMissing { slot: name })),
     }
-    confirmed_flush.ok_or(Ended::Halt(HaltReason::SlotMissing { slot }))
 }
 
-/// The schema of the last complete copy in the archive.
-async fn archived_schema(sessions: &Sessions) -> Result<Schema, Ended> {
+/// How the last complete copy in the archive began: schema and physical tables.
+async fn archived_copy(sessions: &Sessions) -> Result<CopyBegin, Ended> {
     let mut reader = sessions.archive.reader(ReadFrom::Start);
-    let mut schema = None;
+    let mut begun = None;
     loop {
         let step = reader
             .next()
@@ -166,15 +168,11 @@ async fn archived_schema(sessions: &Sessions) -> Result<Schema, Ended> {
         while let Some(frame) = frames.next_frame().map_err(|error| damaged(&error))? {
             match frame.kind {
                 FrameKind::CopyBegin => {
-                    let begin =
-                        CopyBegin::decode(&frame.payload).map_err(|error| damaged(&error))?;
-                    let CopyScope::Genesis(of_attempt) = begin.scope;
-                    schema = Some(of_attempt);
+                    let begin = CopyBegin::decode(&frame.payload);
+                    begun = Some(begin.map_err(|error| damaged(&error))?);
                 }
                 FrameKind::CopyDone => {
-                    return schema
-                        .take()
-                        .ok_or_else(|| damaged(&"a copy is done that never began"));
+                    return begun.ok_or_else(|| damaged(&"a copy is done that never began"));
                 }
                 FrameKind::Txn => {}
             }
@@ -182,21 +180,22 @@ async fn archived_schema(sessions: &Sessions) -> Result<Schema, Ended> {
     }
 }
 
-/// The catalog must show the schema that is believed: a change that no message announced is found here at the
-/// latest.
+/// The catalog must show what is believed: a change that no message announced is found here at the latest.
 async fn check_catalog(
     sessions: &Sessions,
     client: &Client,
-    schema: &Schema,
+    begun: &CopyBegin,
 ) -> Result<LeafMap, Ended> {
     let publication = &sessions.record.publication;
     let view = catalog::read(client, publication)
         .await
         .map_err(|error| Ended::Retry(chain(&error)))?;
-    if let Some((table, detail)) = view.difference(schema) {
-        return Err(Ended::Halt(HaltReason::SchemaChanged { table, detail }));
+    let CopyScope::Genesis(schema) = &begun.scope;
+    let difference = view.difference(schema);
+    match difference.or_else(|| view.sources_differ(schema, &begun.sources)) {
+        Some((table, detail)) => Err(Ended::Halt(HaltReason::SchemaChanged { table, detail })),
+        None => Ok(LeafMap::new(view.leaf_pairs())),
     }
-    Ok(LeafMap::new(view.leaf_pairs()))
 }
 
 fn damaged(error: &dyn std::fmt::Display) -> Ended {

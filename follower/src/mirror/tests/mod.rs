@@ -147,6 +147,7 @@ impl Log {
             attempt,
             snapshot,
             scope,
+            sources: Vec::new(),
         };
         let parts = self.put_parts(schema, rows);
         let done = CopyDone {

@@ -1,5 +1,6 @@
 //! What the mirror is, given the catalog. Pure.
 
+use rindle_proto::body::CopySource;
 use rindle_proto::ids::Oid;
 use rindle_proto::schema::{Column, Index, Schema, SchemaError, Table, TableId};
 
@@ -145,6 +146,53 @@ impl CatalogView {
         Some((
             added.relation.full_name(),
             "it is published and not part of this generation".to_owned(),
+        ))
+    }
+
+    /// The physical tables that hold the rows of `schema`, and the filters they are sent with.
+    pub fn sources(&self, schema: &Schema) -> Vec<CopySource> {
+        let source = |table: CopyTable| CopySource {
+            rel: table.rel,
+            table: table.table.id,
+            row_filter: table.filter,
+        };
+        let mut sources: Vec<CopySource> = self.copy_plan(schema).into_iter().map(source).collect();
+        sources.sort_by_key(|source| source.rel);
+        sources
+    }
+
+    /// What the publication sends otherwise than when the copy began, if anything: a partition attached or detached,
+    /// a row filter, a kind of change. No row of the stream shows these.
+    pub fn sources_differ(
+        &self,
+        schema: &Schema,
+        began: &[CopySource],
+    ) -> Option<(String, String)> {
+        let publication = &self.publication;
+        let sent = [
+            publication.insert,
+            publication.update,
+            publication.delete,
+            publication.truncate,
+        ];
+        if sent != [true; 4] {
+            let why = "it no longer publishes insert, update, delete and truncate".to_owned();
+            return Some((format!("publication {:?}", publication.name), why));
+        }
+        let now = self.sources(schema);
+        let only_in = |these: &[CopySource], those: &[CopySource]| {
+            these
+                .iter()
+                .find(|source| !those.contains(source))
+                .map(|source| source.table)
+        };
+        let table = only_in(began, &now).or_else(|| only_in(&now, began))?;
+        let name = schema
+            .table(table)
+            .map_or_else(String::new, |it| format!("{}.{}", it.schema, it.name));
+        Some((
+            name,
+            "its partitions or its row filter are others than when the generation began".to_owned(),
         ))
     }
 
