@@ -10,6 +10,7 @@ mod http;
 mod outcome;
 mod pg;
 
+use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -71,6 +72,6 @@ fn start_logging() {
         .with_writer(std::io::stderr);
     match std::env::var("RINDLE_LOG_FORMAT").as_deref() {
         Ok("json") => builder.json().init(),
-        _ => builder.with_ansi(false).init(),
+        _ => builder.with_ansi(std::io::stderr().is_terminal()).init(),
     }
 }

@@ -239,7 +239,7 @@ impl One {
             watch: self.watch.clone(),
             last_segment: head.segment,
         };
-        let replayed = replay(&ctx, &mut mirror, from, Until::Frame(head.end.seq))?;
+        let replayed = replay(&ctx, &mut mirror, from, Until::End(head.end))?;
         Ok((mirror, replayed))
     }
 }

@@ -7,7 +7,7 @@ use rindle_archive::{Kind, Log, ReadError, ReadFrom, ReadStep, Reader};
 use rindle_follower::mirror::Mirror;
 use rindle_proto::body::CopyDone;
 use rindle_proto::frame::{Frame, FrameKind, FrameReader};
-use rindle_proto::ids::{EndLsn, Epoch, Lsn, Position, SegmentNo, Seq};
+use rindle_proto::ids::{EndLsn, Epoch, Lsn, Position, SegmentNo};
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
@@ -29,8 +29,8 @@ const POLL: Duration = Duration::from_millis(200);
 /// How far to replay.
 #[derive(Clone, Copy, Debug)]
 pub enum Until {
-    /// To a frame: the end of the log as it was read at the start.
-    Frame(Seq),
+    /// To the end of the log as it was read at the start. The chain counts too: a fence gives numbers again.
+    End(Position),
     /// To the state that a snapshot of the source at this position shows: a transaction is in it exactly when its
     /// `final_lsn` is below (strict).
     Snapshot {
@@ -126,7 +126,7 @@ impl Run<'_> {
                     }
                 }
                 ReadStep::End => match self.until {
-                    Until::Frame(_) => return Ok(()),
+                    Until::End(_) => return Ok(()),
                     Until::Snapshot { lsn, deadline } if Instant::now() >= deadline => {
                         return Err(ProducerError::NotReached { wanted: lsn });
                     }
@@ -148,12 +148,12 @@ impl Run<'_> {
             Until::Snapshot { lsn, .. } if EndLsn(at) > EndLsn(lsn) => {
                 Err(ProducerError::Ahead { at, wanted: lsn })
             }
-            Until::Snapshot { .. } | Until::Frame(_) => Ok(()),
+            Until::Snapshot { .. } | Until::End(_) => Ok(()),
         }
     }
 
     fn reached(&self, position: Position) -> bool {
-        matches!(self.until, Until::Frame(seq) if position.seq >= seq)
+        matches!(self.until, Until::End(end) if position == end)
     }
 
     /// Everything that is below the snapshot was given.

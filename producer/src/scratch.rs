@@ -2,6 +2,7 @@
 //! archive does not: whenever it is of no use it is made anew, from the newest image or from the first frame.
 
 use std::fs::{File, TryLockError};
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use rindle_archive::{ImageInfo, Images, Kind, ReadFrom};
@@ -13,6 +14,9 @@ use tokio_util::sync::CancellationToken;
 use crate::error::ProducerError;
 use crate::progress::{Step, Watch};
 use crate::replay::wait;
+
+/// How every SQLite file that is not empty begins.
+const SQLITE_MAGIC: &[u8; 16] = b"SQLite format 3\0";
 
 /// Keeps a second run away; ends with the value, or with the process.
 #[derive(Debug)]
@@ -122,6 +126,7 @@ impl Scratch<'_> {
         if !self.path.exists() {
             return Ok(None);
         }
+        self.check_kind()?;
         let mut mirror = match self.open_file() {
             Ok(mirror) => mirror,
             Err(ProducerError::Mirror(error @ MirrorError::Damaged { .. })) => {
@@ -146,6 +151,25 @@ impl Scratch<'_> {
             }),
             // Killed right after a first copy, before its log object was noted.
             (true, None) => None,
+        }
+    }
+
+    /// SQLite takes a file that is too short for a header for an empty database, and would write over it.
+    fn check_kind(&self) -> Result<(), ProducerError> {
+        let path = self.path.to_owned();
+        let mut start = Vec::new();
+        let read = File::open(self.path).and_then(|file| file.take(16).read_to_end(&mut start));
+        read.map_err(ProducerError::file("read", self.path))?;
+        match start.is_empty() || start == *SQLITE_MAGIC {
+            true => Ok(()),
+            false => {
+                let reason = "it is no SQLite file".to_owned();
+                let source = MirrorError::Foreign {
+                    path: path.clone(),
+                    reason,
+                };
+                Err(ProducerError::ForeignScratch { path, source })
+            }
         }
     }
 

@@ -108,7 +108,9 @@ fn gateway(said: &Value) -> String {
 
 fn archive(log: &ArchiveStatus) -> String {
     let (segment, frame, through) = (log.segment, log.frame, log.through_lsn);
-    let copy = log.last_commit_lsn.map_or(", first copy not complete", |_lsn| "");
+    let copy = log
+        .last_commit_lsn
+        .map_or(", first copy not complete", |_lsn| "");
     let age = log
         .made_at_ms
         .map(|at| format!(", written {} ago", age(at)));

@@ -1,0 +1,275 @@
+//! Writes an archive as a gateway would: first copy, transactions, fences.
+
+use bytes::Bytes;
+use rindle_archive::{
+    Archive, BackupConfig, Commit, CommitKind, GenerationRecord, NewSegment, Writer,
+};
+use rindle_proto::body::{
+    Attempt, CopyBegin, CopyDone, CopyScope, PgMicros, TxnStart, put_txn_end, put_txn_start,
+};
+use rindle_proto::frame::{FrameFlags, FrameKind, FrameWriter};
+use rindle_proto::ids::{EndLsn, FinalLsn, Generation, Lsn, Oid, Position, Timeline};
+use rindle_proto::op::{put_insert, put_update};
+use rindle_proto::pgtype::Kind;
+use rindle_proto::row::{put_cell, put_row_head};
+use rindle_proto::schema::{Column, Schema, Table, TableId};
+use rindle_proto::value::ValueRef;
+use tempfile::TempDir;
+
+/// Snapshot position of the first copy.
+pub(crate) const SNAPSHOT: u64 = 1000;
+const TABLE: TableId = TableId(1);
+
+/// An archive in a temporary directory and the session that writes it.
+pub(crate) struct Gateway {
+    pub(crate) dir: TempDir,
+    pub(crate) archive: Archive,
+    pub(crate) generation: Generation,
+    writer: Writer,
+    frames: FrameWriter,
+    commit: Option<Commit>,
+    before: Position,
+    through: Lsn,
+}
+
+/// `t(id bigint primary key, v text)`.
+fn schema() -> Schema {
+    let column = |attnum, name: &str, type_name: &str, kind| Column {
+        attnum,
+        name: name.to_owned(),
+        type_name: type_name.to_owned(),
+        type_oid: Oid(20),
+        typmod: -1,
+        kind,
+        not_null: true,
+    };
+    let table = Table {
+        id: TABLE,
+        oid: Oid(500),
+        schema: "public".to_owned(),
+        name: "t".to_owned(),
+        columns: vec![
+            column(1, "id", "bigint", Kind::Int),
+            column(2, "v", "text", Kind::Text),
+        ],
+        key: vec![0],
+        indexes: vec![],
+    };
+    Schema {
+        tables: vec![table],
+    }
+}
+
+fn put_row(out: &mut Vec<u8>, id: i64, v: &str) {
+    put_row_head(out, 2);
+    put_cell(out, ValueRef::Int(id));
+    put_cell(out, ValueRef::Text(v));
+}
+
+impl Gateway {
+    /// A generation whose log is taken over and empty.
+    pub(crate) async fn minted() -> Self {
+        let dir = TempDir::new().unwrap();
+        let config = BackupConfig::Filesystem {
+            path: dir.path().join("archive"),
+        };
+        let source = "app".parse().unwrap();
+        let archive = Archive::open(&config, &source).await.unwrap();
+        let generation = Generation::from_bytes([7; 16]);
+        let record = GenerationRecord {
+            generation,
+            slot: source.slot_name(generation),
+            source,
+            system_identifier: "1".to_owned(),
+            timeline: Timeline(1),
+            database: "d".to_owned(),
+            publication: "p".to_owned(),
+            posture: "fencing".to_owned(),
+            minted_at_ms: 0,
+            schema: schema(),
+            format: 1,
+        };
+        archive.create_generation(&record).await.unwrap();
+        archive.set_current(None, generation).await.unwrap();
+        let taken = archive
+            .log(generation)
+            .take_over(Timeline(1))
+            .await
+            .unwrap();
+        let position = taken.tail.position;
+        Self {
+            dir,
+            archive,
+            generation,
+            writer: taken.writer,
+            frames: FrameWriter::new(position),
+            commit: None,
+            before: position,
+            through: Lsn(0),
+        }
+    }
+
+    /// A generation with `rows` rows copied.
+    pub(crate) async fn copied(rows: i64) -> Self {
+        let mut gateway = Self::minted().await;
+        gateway.copy(rows).await;
+        gateway.flush().await;
+        gateway
+    }
+
+    async fn copy(&mut self, rows: i64) {
+        let attempt = Attempt {
+            epoch: self.writer.epoch(),
+            number: 0,
+        };
+        let snapshot = Lsn(SNAPSHOT);
+        let scope = CopyScope::Genesis(schema());
+        self.copy_frame(
+            FrameKind::CopyBegin,
+            &CopyBegin {
+                attempt,
+                snapshot,
+                scope,
+                sources: vec![],
+            },
+        );
+        let log = self.archive.log(self.generation);
+        let mut parts = Vec::new();
+        for (number, ids) in (1..=rows).collect::<Vec<_>>().chunks(40).enumerate() {
+            let mut bytes = Vec::new();
+            ids.iter().for_each(|id| put_row(&mut bytes, *id, "copied"));
+            let (number, count) = (number as u32, ids.len() as u64);
+            parts.push(
+                log.put_bulk(attempt, number, TABLE, count, bytes)
+                    .await
+                    .unwrap(),
+            );
+        }
+        self.before = self.frames.position();
+        let position = self.copy_frame(
+            FrameKind::CopyDone,
+            &CopyDone {
+                attempt,
+                snapshot,
+                parts,
+            },
+        );
+        self.through = snapshot;
+        self.commit = Some(Commit {
+            kind: CommitKind::CopyDone,
+            position,
+            before: self.before,
+            final_lsn: FinalLsn(snapshot),
+            end_lsn: EndLsn(snapshot),
+            xid: 0,
+            commit_time: PgMicros(0),
+        });
+    }
+
+    fn copy_frame(&mut self, kind: FrameKind, body: &impl serde::Serialize) -> Position {
+        let json = serde_json::to_vec(body).unwrap();
+        self.frames.open().extend_from_slice(&json);
+        self.frames
+            .finish(kind, FrameFlags::WHOLE, Lsn(SNAPSHOT))
+            .unwrap()
+    }
+
+    /// A transaction that inserts one row; it commits at `final_lsn` and ends 8 bytes later.
+    pub(crate) fn insert(&mut self, final_lsn: u64, id: i64, v: &str) {
+        self.part(final_lsn, true, true, |out| {
+            put_insert(out, TABLE);
+            put_row(out, id, v);
+        });
+    }
+
+    pub(crate) fn update(&mut self, final_lsn: u64, id: i64, v: &str) {
+        self.part(final_lsn, true, true, |out| {
+            put_update(out, TABLE);
+            put_row(out, id, v);
+        });
+    }
+
+    /// One part of a transaction that inserts one row in each part.
+    pub(crate) fn insert_part(&mut self, final_lsn: u64, id: i64, first: bool, last: bool) {
+        self.part(final_lsn, first, last, |out| {
+            put_insert(out, TABLE);
+            put_row(out, id, "part");
+        });
+    }
+
+    fn part(&mut self, final_lsn: u64, first: bool, last: bool, ops: impl Fn(&mut Vec<u8>)) {
+        let start = TxnStart {
+            xid: 9,
+            commit_time: PgMicros(1),
+        };
+        let end_lsn = EndLsn(Lsn(final_lsn + 8));
+        if first {
+            self.before = self.frames.position();
+        }
+        let out = self.frames.open();
+        if first {
+            put_txn_start(out, start);
+        }
+        ops(out);
+        if last {
+            put_txn_end(out, end_lsn);
+        }
+        let position = self
+            .frames
+            .finish(FrameKind::Txn, FrameFlags { first, last }, Lsn(final_lsn))
+            .unwrap();
+        if last {
+            self.through = end_lsn.0;
+            self.commit = Some(Commit {
+                kind: CommitKind::Txn,
+                position,
+                before: self.before,
+                final_lsn: FinalLsn(Lsn(final_lsn)),
+                end_lsn,
+                xid: start.xid,
+                commit_time: start.commit_time,
+            });
+        }
+    }
+
+    /// Puts everything since the last call into one log object.
+    pub(crate) async fn flush(&mut self) {
+        let first_seq = self.writer.position().seq.next();
+        let segment = NewSegment {
+            frames: Bytes::from(self.frames.take()),
+            first_seq,
+            last: self.frames.position(),
+            last_commit: self.commit.take(),
+            through_lsn: self.through,
+            tick: false,
+        };
+        self.writer.append(segment).await.unwrap();
+    }
+
+    /// The source was idle up to `through`.
+    pub(crate) async fn tick(&mut self, through: u64) {
+        self.through = Lsn(through);
+        let position = self.frames.position();
+        let segment = NewSegment {
+            frames: Bytes::new(),
+            first_seq: position.seq.next(),
+            last: position,
+            last_commit: None,
+            through_lsn: self.through,
+            tick: true,
+        };
+        self.writer.append(segment).await.unwrap();
+    }
+
+    /// Another session takes the log over: what was not committed is discarded.
+    pub(crate) async fn take_over(&mut self) {
+        let taken = self
+            .archive
+            .log(self.generation)
+            .take_over(Timeline(1))
+            .await
+            .unwrap();
+        self.frames = FrameWriter::new(taken.tail.position);
+        self.writer = taken.writer;
+    }
+}
