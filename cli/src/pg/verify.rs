@@ -18,6 +18,8 @@ use crate::outcome::Outcome;
 
 #[derive(Debug, clap::Args)]
 #[command(group(ArgGroup::new("mirror").args(["follower", "db"]).required(true)))]
+// A follower is asked without its archive.
+#[command(mut_arg("store", |store| store.required(false).required_unless_present("follower")))]
 pub(crate) struct Args {
     #[command(flatten)]
     postgres: PgArgs,
