@@ -31,6 +31,7 @@ struct Cli {
 }
 
 #[derive(Debug, Subcommand)]
+#[expect(clippy::large_enum_variant, reason = "one value in the life of a process")]
 enum Command {
     /// What has to do with the Postgres source.
     #[command(subcommand)]

@@ -48,11 +48,10 @@ pub(super) fn plan(
             .filter_map(|table| unfit(table, ours)),
     );
     let mut wanted: Vec<TableName> = present.relations.iter().map(table_name).collect();
-    let mutations = client_mutations();
     if request.client_mutations {
         findings.extend(wrong_shape(present));
-        if !wanted.contains(&mutations) {
-            wanted.push(mutations.clone());
+        if !wanted.contains(&client_mutations()) {
+            wanted.push(client_mutations());
         }
     }
     let mut plan = Plan {

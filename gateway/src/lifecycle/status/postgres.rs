@@ -74,7 +74,7 @@ pub(super) async fn look(
     };
     match slot::inspect(&client, name).await {
         Ok(found) => {
-            let slot = status(name, found, server.wal_end);
+            let slot = status(name, found.as_ref(), server.wal_end);
             (Some(server), Some(slot))
         }
         Err(error) => {
@@ -104,8 +104,7 @@ async fn server(endpoint: &Endpoint) -> Result<(Client, PostgresStatus), String>
     ))
 }
 
-fn status(name: &str, found: Option<SlotState>, wal_end: Lsn) -> SlotStatus {
-    let slot = found.as_ref();
+fn status(name: &str, slot: Option<&SlotState>, wal_end: Lsn) -> SlotStatus {
     let behind = |lsn: Option<Lsn>| lsn.map(|lsn| wal_end.bytes_since(lsn));
     SlotStatus {
         name: name.to_owned(),
