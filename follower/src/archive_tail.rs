@@ -65,6 +65,7 @@ impl ArchiveTail {
             self.take(step, &reader).await?;
             backoff.reset();
             if end {
+                self.state.has_read();
                 self.state.halt(None);
                 tokio::time::sleep(self.poll_interval).await;
             }
@@ -126,6 +127,7 @@ impl ArchiveTail {
             error if error.kind() == Kind::Retry => {
                 let detail = sentence(error);
                 tracing::info!(%detail, "the archive cannot be read now");
+                self.state.has_read();
                 if self.state.serving().is_none() {
                     self.state
                         .wait_for(format!("waiting for the archive: {detail}"));

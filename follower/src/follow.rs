@@ -92,6 +92,9 @@ impl Follow {
     /// Follows until stopped.
     pub(crate) async fn run(self) -> Result<(), std::io::Error> {
         self.files.prepare()?;
+        if self.gateways.is_empty() {
+            self.state.must_read();
+        }
         let mut plan = Plan::Resume;
         let mut backoff = Backoff::default();
         for attempt in 0.. {

@@ -26,6 +26,8 @@ struct Facts {
     /// The file that is served, once there is a complete mirror.
     serving: Option<PathBuf>,
     boots: u64,
+    /// With an archive alone: its log was not yet read to its end, so what is served may be old, or damage may follow.
+    unread: bool,
     /// Why nothing is served yet.
     waiting: String,
     /// Why the follower stopped following, until it goes on.
@@ -73,7 +75,7 @@ pub struct Held {
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct View {
-    /// A complete mirror is served and nothing is halted.
+    /// A complete mirror is served and nothing is halted. With an archive alone its log was read to its end once.
     pub ready: bool,
     /// Why not, in one sentence.
     pub reason: Option<String>,
@@ -137,6 +139,16 @@ impl State {
         facts.boots += 1;
     }
 
+    /// The log must be read to its end once, before anybody is told that this follower is ready.
+    pub(crate) fn must_read(&self) {
+        self.facts().unread = true;
+    }
+
+    /// It was, or it cannot be had now and what is served is the best there is.
+    pub(crate) fn has_read(&self) {
+        self.facts().unread = false;
+    }
+
     pub(crate) fn wait_for(&self, what: impl Into<String>) {
         self.facts().waiting = what.into();
     }
@@ -193,7 +205,11 @@ impl State {
         let cursor = *self.0.applied.borrow();
         let facts = self.facts();
         let (lag_bytes, lag_seconds) = lag(cursor.as_ref(), facts.head);
-        let waiting = facts.serving.is_none().then(|| facts.waiting.clone());
+        let waiting = match (&facts.serving, facts.unread) {
+            (None, _) => Some(facts.waiting.clone()),
+            (Some(_), true) => Some("reading the archive's log".to_owned()),
+            (Some(_), false) => None,
+        };
         let reason = facts.halted.clone().or(waiting);
         View {
             ready: reason.is_none(),

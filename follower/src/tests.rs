@@ -1,1 +1,6 @@
-//! Tests of the program's parts against a gateway of their own.
+//! The program against a gateway that says what a test wants.
+
+mod archive;
+mod env;
+mod stream;
+mod verify;

@@ -1,11 +1,9 @@
 //! Tables and schema changes as SQLite statements. Every name is quoted here and nowhere else.
 //!
-//! A row key of one integer column is SQLite's row id. Any other key is a unique index beside a row-id table
-//! (figures in `designs/007-mirror.md`). Carried indexes are not unique: in the middle of a transaction Postgres
-//! may hold what a unique index would refuse.
+//! The row key is a unique index beside a row-id table (figures and why in `designs/007-mirror.md`). Carried indexes
+//! are not unique: in the middle of a transaction Postgres may hold what a unique index would refuse.
 
 use rindle_proto::change::{SchemaChange, StoredValue};
-use rindle_proto::pgtype::Kind;
 use rindle_proto::schema::{Column, Index, Schema, SchemaError, Table, TableId};
 use rusqlite::Connection;
 use rusqlite::types::Value;
@@ -45,14 +43,6 @@ pub fn quote(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-/// True when the row key is one integer column: it is the row id then.
-pub(super) fn is_row_id(table: &Table) -> bool {
-    match table.key[..] {
-        [only] => table.columns[only].kind == Kind::Int,
-        _ => false,
-    }
-}
-
 pub(super) fn create_table(table: &Table, name: &str) -> String {
     let columns: Vec<String> = (0..table.columns.len())
         .map(|at| column_definition(table, at))
@@ -62,25 +52,22 @@ pub(super) fn create_table(table: &Table, name: &str) -> String {
 
 fn column_definition(table: &Table, at: usize) -> String {
     let column = &table.columns[at];
-    let declared = match (is_row_id(table), table.key.contains(&at)) {
-        (true, true) => "INTEGER PRIMARY KEY".to_owned(),
-        (false, true) => format!("{} NOT NULL", column.kind.declared()),
-        (_, false) => column.kind.declared().to_owned(),
+    let not_null = match table.key.contains(&at) {
+        true => " NOT NULL",
+        false => "",
     };
-    format!("{} {declared}", quote(&column.name))
+    format!(
+        "{} {}{not_null}",
+        quote(&column.name),
+        column.kind.declared()
+    )
 }
 
-/// The unique index of the row key, if the key is not the row id.
-pub(super) fn create_key(table: &Table, name: &str) -> Option<String> {
-    (!is_row_id(table)).then(|| {
-        let index = format!("_rindle_key_{}", table.id.0);
-        create_index_sql(
-            "UNIQUE INDEX",
-            &index,
-            name,
-            &column_names(table, &table.key),
-        )
-    })
+/// The unique index of the row key.
+pub(super) fn create_key(table: &Table, name: &str) -> String {
+    let index = format!("_rindle_key_{}", table.id.0);
+    let columns = column_names(table, &table.key);
+    create_index_sql("UNIQUE INDEX", &index, name, &columns)
 }
 
 pub(super) fn create_index(table: &Table, index: &Index, name: &str) -> String {
@@ -192,7 +179,7 @@ fn create(conn: &Connection, table: &Table) -> Result<(), MirrorError> {
         .indexes
         .iter()
         .map(|index| create_index(table, index, &name));
-    for sql in create_key(table, &name).into_iter().chain(indexes) {
+    for sql in std::iter::once(create_key(table, &name)).chain(indexes) {
         run(conn, &sql)?;
     }
     put_sidecar(conn, table)

@@ -143,7 +143,7 @@ fn build_indexes(conn: &Connection, wal: &mut Wal, table: &Table) -> Result<(), 
         .indexes
         .iter()
         .map(|index| ddl::create_index(table, index, &name));
-    for sql in ddl::create_key(table, &name).into_iter().chain(carried) {
+    for sql in std::iter::once(ddl::create_key(table, &name)).chain(carried) {
         run(conn, &sql)?;
         wal.after_commit(conn)?;
     }

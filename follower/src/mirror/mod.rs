@@ -19,7 +19,7 @@ mod rows;
 mod wal;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::path::{Path, PathBuf};
 

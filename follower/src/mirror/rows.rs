@@ -513,7 +513,6 @@ impl Field {
         match (cell, self.store) {
             (ValueRef::Unchanged, _) => return Ok(false),
             (ValueRef::Null, _) if self.in_key => {
-                // SQLite would make up a row id for it.
                 return Err(RowError::Bad("a key cell is null"));
             }
             (ValueRef::Null, _) => {

@@ -25,7 +25,7 @@ use super::*;
 
 /// A cell that owns its text. `Same` is a cell left unchanged.
 #[derive(Clone, Debug, PartialEq, PartialOrd)]
-pub(super) enum V {
+pub(crate) enum V {
     Null,
     Same,
     Int(i64),
@@ -33,7 +33,7 @@ pub(super) enum V {
     Text(String),
 }
 
-pub(super) fn text(value: &str) -> V {
+pub(crate) fn text(value: &str) -> V {
     V::Text(value.to_owned())
 }
 
@@ -51,7 +51,7 @@ impl V {
 
 /// One operation, as a test writes it.
 #[derive(Clone, Debug)]
-pub(super) enum O {
+pub(crate) enum O {
     Insert(u32, Vec<V>),
     Update(u32, Vec<V>),
     Rekey(u32, Vec<V>, Vec<V>),
@@ -93,10 +93,13 @@ fn put_op(out: &mut Vec<u8>, operation: &O) {
 }
 
 /// Writes a log, and gives its bulk parts.
-pub(super) struct Log {
-    pub(super) writer: FrameWriter,
-    lsn: u64,
-    parts: Vec<Bytes>,
+pub(crate) struct Log {
+    pub(crate) writer: FrameWriter,
+    /// `final_lsn` of the last transaction; each one adds 10.
+    pub(crate) lsn: u64,
+    pub(crate) parts: Vec<Bytes>,
+    /// All frames written, as bytes.
+    pub(crate) raw: Vec<Bytes>,
 }
 
 impl BulkSource for Log {
@@ -106,7 +109,7 @@ impl BulkSource for Log {
 }
 
 /// For logs without bulk parts.
-pub(super) struct NoBulk;
+pub(crate) struct NoBulk;
 
 impl BulkSource for NoBulk {
     fn rows(&mut self, _attempt: Attempt, _part: &BulkPart) -> Result<Bytes, BulkError> {
@@ -114,63 +117,70 @@ impl BulkSource for NoBulk {
     }
 }
 
-pub(super) fn generation() -> Generation {
+pub(crate) const ATTEMPT: Attempt = Attempt {
+    epoch: Epoch(1),
+    number: 0,
+};
+
+pub(crate) fn generation() -> Generation {
     Generation::from_bytes([9; 16])
 }
 
 impl Log {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
+        Self::of(generation())
+    }
+
+    pub(crate) fn of(generation: Generation) -> Self {
         Self {
-            writer: FrameWriter::new(Position::start(generation())),
+            writer: FrameWriter::new(Position::start(generation)),
             lsn: 1000,
             parts: Vec::new(),
+            raw: Vec::new(),
         }
     }
 
     fn frame(&mut self, kind: FrameKind, flags: FrameFlags, payload: &[u8]) -> Frame {
         self.writer.open().extend_from_slice(payload);
         self.writer.finish(kind, flags, Lsn(self.lsn)).unwrap();
+        let bytes = Bytes::from(self.writer.take());
+        self.raw.push(bytes.clone());
         let mut reader = FrameReader::new();
-        reader.push(self.writer.take().into());
+        reader.push(bytes);
         reader.next_frame().unwrap().unwrap()
     }
 
     /// Begin and Done of a first copy with these rows.
-    pub(super) fn genesis(&mut self, schema: &Schema, rows: &[(u32, Vec<V>)]) -> [Frame; 2] {
-        let attempt = Attempt {
-            epoch: Epoch(1),
-            number: 0,
-        };
+    pub(crate) fn genesis(&mut self, schema: &Schema, rows: &[(u32, Vec<V>)]) -> [Frame; 2] {
+        let parts = self.put_parts(schema, rows);
+        self.genesis_of(schema, parts)
+    }
+
+    /// The same with parts that are there already.
+    pub(crate) fn genesis_of(&mut self, schema: &Schema, parts: Vec<BulkPart>) -> [Frame; 2] {
+        let attempt = ATTEMPT;
         let snapshot = Lsn(self.lsn);
-        let scope = CopyScope::Genesis(schema.clone());
         let begin = CopyBegin {
             attempt,
             snapshot,
-            scope,
+            scope: CopyScope::Genesis(schema.clone()),
             sources: Vec::new(),
         };
-        let parts = self.put_parts(schema, rows);
         let done = CopyDone {
             attempt,
             snapshot,
             parts,
         };
         let json = |value: serde_json::Result<Vec<u8>>| value.unwrap();
+        let begin = json(serde_json::to_vec(&begin));
+        let done = json(serde_json::to_vec(&done));
         [
-            self.frame(
-                FrameKind::CopyBegin,
-                FrameFlags::WHOLE,
-                &json(serde_json::to_vec(&begin)),
-            ),
-            self.frame(
-                FrameKind::CopyDone,
-                FrameFlags::WHOLE,
-                &json(serde_json::to_vec(&done)),
-            ),
+            self.frame(FrameKind::CopyBegin, FrameFlags::WHOLE, &begin),
+            self.frame(FrameKind::CopyDone, FrameFlags::WHOLE, &done),
         ]
     }
 
-    fn put_parts(&mut self, schema: &Schema, rows: &[(u32, Vec<V>)]) -> Vec<BulkPart> {
+    pub(crate) fn put_parts(&mut self, schema: &Schema, rows: &[(u32, Vec<V>)]) -> Vec<BulkPart> {
         let mut parts = Vec::new();
         for table in &schema.tables {
             let mine: Vec<_> = rows.iter().filter(|(id, _)| *id == table.id.0).collect();
@@ -192,7 +202,7 @@ impl Log {
     }
 
     /// A transaction, cut into parts before the operations at `cuts`.
-    pub(super) fn parts(&mut self, ops: &[O], cuts: &[usize]) -> Vec<Frame> {
+    pub(crate) fn parts(&mut self, ops: &[O], cuts: &[usize]) -> Vec<Frame> {
         self.lsn += 10;
         let mut payloads = vec![Vec::new()];
         let start = TxnStart {
@@ -221,12 +231,12 @@ impl Log {
             .collect()
     }
 
-    pub(super) fn txn(&mut self, ops: &[O]) -> Frame {
+    pub(crate) fn txn(&mut self, ops: &[O]) -> Frame {
         self.parts(ops, &[]).remove(0)
     }
 }
 
-pub(super) fn column(at: usize, name: &str, kind: Kind) -> Column {
+pub(crate) fn column(at: usize, name: &str, kind: Kind) -> Column {
     Column {
         attnum: at as i16 + 1,
         name: name.to_owned(),
@@ -239,7 +249,7 @@ pub(super) fn column(at: usize, name: &str, kind: Kind) -> Column {
 }
 
 /// A table in `public` with columns named and typed, keyed by `key`.
-pub(super) fn table(id: u32, name: &str, columns: &[(&str, Kind)], key: &[usize]) -> Table {
+pub(crate) fn table(id: u32, name: &str, columns: &[(&str, Kind)], key: &[usize]) -> Table {
     let columns = columns.iter().enumerate();
     Table {
         id: TableId(id),
@@ -255,7 +265,7 @@ pub(super) fn table(id: u32, name: &str, columns: &[(&str, Kind)], key: &[usize]
 }
 
 /// An int-keyed table 1 `t` and a table 2 `pair` with a key of text and int.
-pub(super) fn two_tables() -> Schema {
+pub(crate) fn two_tables() -> Schema {
     Schema {
         tables: vec![
             table(
@@ -279,19 +289,19 @@ pub(super) fn two_tables() -> Schema {
     }
 }
 
-pub(super) fn row(id: i64, a: &str) -> Vec<V> {
+pub(crate) fn row(id: i64, a: &str) -> Vec<V> {
     vec![V::Int(id), text(a), V::Real(0.5), V::Int(1)]
 }
 
 /// A mirror in a directory of its own.
-pub(super) struct Env {
-    pub(super) dir: tempfile::TempDir,
-    pub(super) mirror: Mirror,
-    pub(super) log: Log,
+pub(crate) struct Env {
+    pub(crate) dir: tempfile::TempDir,
+    pub(crate) mirror: Mirror,
+    pub(crate) log: Log,
 }
 
 impl Env {
-    pub(super) fn empty() -> Self {
+    pub(crate) fn empty() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let mut mirror = Mirror::open(dir.path().join("m.db"), MirrorOptions::default()).unwrap();
         mirror.start(generation()).unwrap();
@@ -303,7 +313,7 @@ impl Env {
     }
 
     /// With a first copy of `rows`.
-    pub(super) fn with(schema: &Schema, rows: &[(u32, Vec<V>)]) -> Self {
+    pub(crate) fn with(schema: &Schema, rows: &[(u32, Vec<V>)]) -> Self {
         let mut env = Self::empty();
         for frame in env.log.genesis(schema, rows) {
             env.mirror.apply(&frame, &mut env.log).unwrap();
@@ -311,36 +321,36 @@ impl Env {
         env
     }
 
-    pub(super) fn apply(&mut self, ops: &[O]) -> Result<Applied, MirrorError> {
+    pub(crate) fn apply(&mut self, ops: &[O]) -> Result<Applied, MirrorError> {
         let frame = self.log.txn(ops);
         self.mirror.apply(&frame, &mut NoBulk)
     }
 
     /// Applies and commits.
-    pub(super) fn run(&mut self, ops: &[O]) {
+    pub(crate) fn run(&mut self, ops: &[O]) {
         self.apply(ops).unwrap();
         assert!(self.mirror.commit().unwrap());
     }
 
     /// Opens the file again, as after a crash: nothing of the old mirror's memory is left.
-    pub(super) fn reopen(self) -> Self {
+    pub(crate) fn reopen(self) -> Self {
         let Env { dir, mirror, log } = self;
         drop(mirror);
         let mirror = Mirror::open(dir.path().join("m.db"), MirrorOptions::default()).unwrap();
         Self { dir, mirror, log }
     }
 
-    pub(super) fn reader(&self) -> Connection {
+    pub(crate) fn reader(&self) -> Connection {
         open_reader(self.mirror.path()).unwrap()
     }
 
-    pub(super) fn rows(&self, sql: &str) -> Vec<Vec<V>> {
+    pub(crate) fn rows(&self, sql: &str) -> Vec<Vec<V>> {
         select(&self.reader(), sql)
     }
 }
 
 /// All rows of a query.
-pub(super) fn select(conn: &Connection, sql: &str) -> Vec<Vec<V>> {
+pub(crate) fn select(conn: &Connection, sql: &str) -> Vec<Vec<V>> {
     let mut statement = conn.prepare(sql).unwrap();
     let width = statement.column_count();
     let read = |row: &rusqlite::Row<'_>| (0..width).map(|at| Ok(own(row.get(at)?))).collect();
@@ -359,7 +369,7 @@ fn own(value: Value) -> V {
 }
 
 /// Tables that stock `sqlite3` would show besides ours.
-pub(super) fn shown(conn: &Connection) -> Vec<V> {
+pub(crate) fn shown(conn: &Connection) -> Vec<V> {
     let sql = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE '\\_rindle\\_%' ESCAPE '\\'
                ORDER BY name";
     select(conn, sql)
