@@ -4,7 +4,6 @@ large one. Limit: pg_recvlogical, which writes the same stream to nowhere."""
 import time
 
 from processes import Failed
-from product import SLOTS
 from source import PUBLICATION
 
 RECV_SLOT, SCRIPT_SLOT = "bench_recv", "bench_script"
@@ -41,8 +40,10 @@ def _run(bench, name, changes, load):
         again = 0
         if bench.product:
             bench.product.be_level()
-            again = source.settle(SLOTS)
+            bench.alone.archive_level()
+            again = max(source.settle(bench.product.slots), source.settle(bench.alone.slots))
             bench.product.stop()
+            bench.alone.stop()
         # Fresh slots: nothing older is read again.
         for slot in (RECV_SLOT, SCRIPT_SLOT):
             source.make_slot(slot)
@@ -52,7 +53,7 @@ def _run(bench, name, changes, load):
         wal = source.value("select pg_wal_lsn_diff(%s, %s)::bigint", (work.end, begin))
         told = f"{changes} changes, {wal / 1e6:.0f} MB WAL, rindle's slot reads {again} B before it"
         bench.say(f"{name} run {bench.run}: {told}")
-        for consumer in bench.in_turn([work.recv, work.script, bench.product and work.rindle]):
+        for consumer in bench.in_turn([work.recv, work.script, bench.alone and work.archive, bench.product and work.rindle]):
             consumer()
         source.drop_slots("bench\\_%")
 
@@ -94,33 +95,30 @@ class _Work:
         if self.bench.equal(self.name, "script", baseline.db):
             self.bench.add(self.name, "script", measured)
 
+    def archive(self):
+        """The gateway alone, until the archive holds the backlog."""
+        product, noise = self.bench.alone, self.bench.noise()
+        product.start_gateway()
+        wall = product.wait(f"{self.name} archived", lambda: product.archived_past(self.before)) - product.gateway.started
+        measured = {"wall_s": wall, "per_s": self.changes / wall, "gateway_cpu_s": product.gateway.cpu()}
+        measured |= {"walsender_cpu_s": self._walsender_cpu(), "other_cpu_s": noise.so_far()}
+        self.bench.add(self.name, "archive", measured | {"gateway_rss_mb": product.gateway.peak_mb()})
+        product.stop()
+
     def rindle(self):
+        """Gateway and follower, until the mirror holds the backlog."""
         product, noise = self.bench.product, self.bench.noise()
         product.start()
         gateway, follower = product.gateway, product.follower
-        seen = {}
-
-        def reached():
-            if "archive" not in seen and product.archived_past(self.before):
-                seen["archive"] = self._seen_now(noise)
-            if "mirror" not in seen and product.mirror.newest() == self.mark:
-                seen["mirror"] = self._seen_now(noise)
-            return len(seen) == 2
-
-        product.wait(f"{self.name} archived and mirrored", reached)
-        for measured in seen.values():
-            measured |= {"gateway_rss_mb": gateway.peak_mb(), "follower_rss_mb": follower.peak_mb()}
+        level = product.wait(f"{self.name} mirrored", lambda: product.mirror.newest() == self.mark)
+        wall = level - gateway.started
+        measured = {"wall_s": wall, "per_s": self.changes / wall}
+        measured |= {"gateway_cpu_s": gateway.cpu(), "follower_cpu_s": follower.cpu()}
+        measured |= {"walsender_cpu_s": self._walsender_cpu(), "other_cpu_s": noise.so_far()}
+        measured |= {"gateway_rss_mb": gateway.peak_mb(), "follower_rss_mb": follower.peak_mb()}
         if self.bench.equal(self.name, "rindle", product.db):
-            for column, measured in seen.items():
-                self.bench.add(self.name, column, measured)
+            self.bench.add(self.name, "mirror", measured)
         product.stop()
-
-    def _seen_now(self, noise):
-        product = self.bench.product
-        wall = time.monotonic() - product.gateway.started
-        cpu = {"gateway_cpu_s": product.gateway.cpu(), "follower_cpu_s": product.follower.cpu()}
-        cpu["walsender_cpu_s"] = self._walsender_cpu()
-        return {"wall_s": wall, "per_s": self.changes / wall, **cpu, "other_cpu_s": noise.so_far()}
 
     def _walsender_cpu(self):
         source = self.bench.source

@@ -26,16 +26,18 @@ class Bench:
         self.run = 0  # the number of the present run, from 1 on
         self._bins = bins
         self._begun = time.monotonic()
-        self._copied = False
+        self._copied = self._alone_copied = False
 
     def open(self):
         self.say(f"Postgres and {self.sizes.rows} rows")
         self.source = Source(self.folder / "postgres")
         self.source.fill(self.sizes.rows)
         self.baseline = Baseline(self.source, self.folder / "baseline")
-        self.product = None
+        self.product = self.alone = None
         if self._bins:
-            self.product = Product(self._bins, self.source, self.folder / "rindle")
+            self.product = Product(self._bins, self.source, self.folder / "rindle", "bench")
+            # A gateway without followers, as pg_recvlogical feeds no mirror either.
+            self.alone = Product(self._bins, self.source, self.folder / "alone", "alone")
         else:
             self.source.publish()
 
@@ -76,7 +78,13 @@ class Bench:
         self._copied = True
 
     def copy_untimed(self):
-        """For runs without W1."""
+        """What W1 did not copy."""
+        if self.alone and not self._alone_copied:
+            self.say("first copy of the gateway without followers, not measured")
+            self.alone.mint()
+            self.alone.archive_level()
+            self.alone.stop()
+            self._alone_copied = True
         if self._copied:
             return
         self.say("first copy, not measured")

@@ -11,8 +11,6 @@ from processes import Failed, Program, wait_for
 from source import free_port, lsn
 
 ROOT = Path(__file__).parent.parent.parent
-NAME = "bench"
-SLOTS = r"rindle\_bench\_%"
 
 
 def build():
@@ -26,18 +24,19 @@ def build():
 
 
 class Product:
-    """One generation at a time: its archive, gateway and follower."""
+    """One generation at a time of one source name: its archive, gateway and follower."""
 
-    def __init__(self, bins, source, folder):
+    def __init__(self, bins, source, folder, name):
         folder.mkdir()
-        self.bins, self.source, self.folder = bins, source, folder
+        self.bins, self.source, self.folder, self.name = bins, source, folder, name
+        self.slots = f"rindle\\_{name}\\_%"
         self.archive, self.db = folder / "archive", folder / "mirror" / "mirror.db"
         self.gateway = self.follower = None
         self.mirror = Mirror(self.db)
         self.grpc, self.http = free_port(), free_port()
         self._http = None
         postgres = ["--pg-host", "127.0.0.1", "--pg-port", source.port, "--pg-user", "postgres"]
-        self._pg = [*postgres, "--pg-database", "postgres", "--pg-sslmode", "disable", "--source", NAME]
+        self._pg = [*postgres, "--pg-database", "postgres", "--pg-sslmode", "disable", "--source", name]
         self._rindle("prepare", "--tables", "public.bench_item,public.bench_mark")
 
     def _rindle(self, command, *args):
@@ -48,7 +47,7 @@ class Product:
     def mint(self):
         """A new generation with an empty archive and no mirror; what was before is gone. Gives the seconds it took."""
         self.stop()
-        self.source.drop_slots(SLOTS)
+        self.source.drop_slots(self.slots)
         self.forget_mirror()
         for folder in (self.archive, self.folder / "gateway"):
             shutil.rmtree(folder, ignore_errors=True)
@@ -63,7 +62,7 @@ class Product:
     def start_gateway(self):
         postgres = {"host": "127.0.0.1", "port": self.source.port, "user": "postgres"}
         config = {
-            "name": NAME,
+            "name": self.name,
             "dataDir": str(self.folder / "gateway"),
             "grpcPort": self.grpc,
             "httpPort": self.http,
@@ -79,7 +78,7 @@ class Product:
             "db": str(self.db),
             "httpPort": 0,
             "wsPort": 0,
-            "sources": [{"kind": "pg-gateway", "name": NAME, "url": url, "backup": backup}],
+            "sources": [{"kind": "pg-gateway", "name": self.name, "url": url, "backup": backup}],
         }
         self.follower = self._start("rindled", "follower", config)
 
@@ -133,6 +132,13 @@ class Product:
     def wait(self, what, reached):
         """Polls until `reached`; gives the moment."""
         return wait_for(what, reached, [program for program in (self.gateway, self.follower) if program])
+
+    def archive_level(self):
+        """Runs the gateway alone until everything of the source is in the archive. Not measured."""
+        if not self.gateway:
+            self.start_gateway()
+        _, before, _ = self.source.mark()
+        self.wait("rindle archived", lambda: self.archived_past(before))
 
     def be_level(self):
         """Runs until everything of the source is in the mirror and in the archive. Not measured."""
