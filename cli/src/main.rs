@@ -31,7 +31,10 @@ struct Cli {
 }
 
 #[derive(Debug, Subcommand)]
-#[expect(clippy::large_enum_variant, reason = "one value in the life of a process")]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "one value in the life of a process"
+)]
 enum Command {
     /// What has to do with the Postgres source.
     #[command(subcommand)]
@@ -74,5 +77,30 @@ fn start_logging() {
     match std::env::var("RINDLE_LOG_FORMAT").as_deref() {
         Ok("json") => builder.json().init(),
         _ => builder.with_ansi(std::io::stderr().is_terminal()).init(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn flags_do_not_contradict_each_other() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn what_later_builds_bring_is_unknown_here() {
+        for unknown in [
+            "pg preflight",
+            "pg cutover",
+            "backup verify",
+            "backup producer --keep 3",
+        ] {
+            let line = std::iter::once("rindle").chain(unknown.split(' '));
+            assert!(Cli::try_parse_from(line).is_err(), "{unknown}");
+        }
     }
 }

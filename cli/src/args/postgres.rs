@@ -7,24 +7,25 @@ use rindle_gateway::pg::endpoint::{Endpoint, Host, Secret, SslMode, TlsSettings}
 
 use super::UsageError;
 
-/// Not a default of clap's: where Postgres may be left out, nothing of it must look given.
 const DEFAULT_PORT: u16 = 5432;
 
 /// Where Postgres is and who we are there. The password comes from the file, else from RINDLE_PG_PASSWORD.
+///
+/// Nothing is required as far as clap knows: `status` does without Postgres.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct PgArgs {
     /// Host, or several between commas of which the primary is taken; a socket directory begins with /.
     #[arg(long, env = "RINDLE_PG_HOST")]
-    pg_host: String,
+    pg_host: Option<String>,
     /// Port [default: 5432].
     #[arg(long, env = "RINDLE_PG_PORT")]
     pg_port: Option<u16>,
     /// Role.
     #[arg(long, env = "RINDLE_PG_USER")]
-    pg_user: String,
+    pg_user: Option<String>,
     /// Database.
     #[arg(long, env = "RINDLE_PG_DATABASE")]
-    pg_database: String,
+    pg_database: Option<String>,
     /// File that holds the password.
     #[arg(long, env = "RINDLE_PG_PASSWORD_FILE", value_name = "FILE")]
     pg_password_file: Option<PathBuf>,
@@ -43,9 +44,18 @@ pub(crate) struct PgArgs {
 }
 
 impl PgArgs {
+    /// The endpoint they describe; none when no host was given.
+    pub(crate) fn endpoint_if_given(&self) -> anyhow::Result<Option<Endpoint>> {
+        self.pg_host
+            .as_ref()
+            .map(|_given| self.endpoint())
+            .transpose()
+    }
+
     /// The endpoint they describe.
     pub(crate) fn endpoint(&self) -> anyhow::Result<Endpoint> {
-        let hosts = Host::parse_list(&self.pg_host, self.pg_port.unwrap_or(DEFAULT_PORT));
+        let host = required("--pg-host", self.pg_host.as_ref())?;
+        let hosts = Host::parse_list(host, self.pg_port.unwrap_or(DEFAULT_PORT));
         let password = match &self.pg_password_file {
             Some(file) => {
                 let text = std::fs::read_to_string(file);
@@ -57,8 +67,8 @@ impl PgArgs {
         };
         Ok(Endpoint {
             hosts: hosts.map_err(|error| UsageError(format!("--pg-host: {error}")))?,
-            user: self.pg_user.clone(),
-            database: self.pg_database.clone(),
+            user: required("--pg-user", self.pg_user.as_ref())?.clone(),
+            database: required("--pg-database", self.pg_database.as_ref())?.clone(),
             password: password.map(Secret::new),
             tls: TlsSettings {
                 mode: self.pg_sslmode.unwrap_or_default(),
@@ -68,4 +78,8 @@ impl PgArgs {
             },
         })
     }
+}
+
+fn required<'a>(flag: &str, value: Option<&'a String>) -> Result<&'a String, UsageError> {
+    value.ok_or_else(|| UsageError(format!("{flag} is missing")))
 }

@@ -14,7 +14,7 @@ use super::UsageError;
 pub(crate) struct StoreArgs {
     /// Kind of store.
     #[arg(long, env = "RINDLE_STORE")]
-    store: Kind,
+    store: Option<Kind>,
     /// Directory of a filesystem store.
     #[arg(
         long,
@@ -42,7 +42,8 @@ impl StoreArgs {
     fn config(&self) -> anyhow::Result<BackupConfig> {
         let env = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         let usage = |text: &str| UsageError(text.to_owned());
-        Ok(match self.store {
+        let kind = self.store.ok_or_else(|| usage("--store is missing"))?;
+        Ok(match kind {
             Kind::Filesystem => {
                 let path = self.path.clone();
                 BackupConfig::Filesystem {

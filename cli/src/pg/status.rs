@@ -21,7 +21,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     store: StoreArgs,
     #[command(flatten)]
-    postgres: Option<PgArgs>,
+    postgres: PgArgs,
     /// The gateway's HTTP address, such as http://127.0.0.1:7611.
     #[arg(long, value_name = "URL")]
     gateway: Option<String>,
@@ -30,10 +30,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
-    let endpoint = args
-        .postgres
-        .map(|postgres| postgres.endpoint())
-        .transpose()?;
+    let endpoint = args.postgres.endpoint_if_given()?;
     let archive = args.store.open(&args.source.source).await?;
     let gateway = match &args.gateway {
         None => None,

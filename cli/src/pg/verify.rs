@@ -32,10 +32,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "URL")]
     follower: Option<String>,
     /// A mirror file; the archive brings a copy of it to the source's position.
-    #[arg(long, value_name = "FILE", requires = "store")]
+    #[arg(long, value_name = "FILE")]
     db: Option<PathBuf>,
     #[command(flatten)]
-    store: Option<StoreArgs>,
+    store: StoreArgs,
     #[command(flatten)]
     token: TokenArgs,
     /// How long the mirror may take to reach the source's position.
@@ -97,8 +97,7 @@ async fn with_follower(args: &Args, url: &str) -> anyhow::Result<(Lsn, Digests, 
 }
 
 async fn with_file(args: &Args, db: &std::path::Path) -> anyhow::Result<(Lsn, Digests, Digests)> {
-    let store = args.store.as_ref().context("--db needs --store")?;
-    let archive = store.open(&args.source.source).await?;
+    let archive = args.store.open(&args.source.source).await?;
     // Before the snapshot: then the copy holds nothing that the snapshot does not.
     let mut name = db.as_os_str().to_owned();
     name.push(".verify");
