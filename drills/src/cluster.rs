@@ -4,7 +4,10 @@
 //! A marker table is published with the tables of a drill. Its newest row in a mirror says that everything committed
 //! before it must be there too, so that comparing needs no second try.
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use anyhow::{Context, Result, ensure};
 use rusqlite::{Connection, OpenFlags};
@@ -444,40 +447,35 @@ impl Cluster {
 impl Drop for Cluster {
     /// An ERROR line that the drill did not announce fails it, and so does a panic of a program.
     fn drop(&mut self) {
-        let unexpected = self.unexpected();
-        if !unexpected.is_empty() && !std::thread::panicking() {
-            panic!("errors that were not announced:\n{}", unexpected.join("\n"));
+        let found = unannounced(self.dir.path(), &self.announced);
+        if !found.is_empty() && !std::thread::panicking() {
+            panic!("errors that were not announced:\n{}", found.join("\n"));
         }
     }
 }
 
-impl Cluster {
-    fn unexpected(&self) -> Vec<String> {
-        let mut found = Vec::new();
-        for entry in std::fs::read_dir(self.dir.path())
-            .into_iter()
-            .flatten()
-            .flatten()
-        {
-            let path = entry.path();
-            if path.extension().is_none_or(|ext| ext != "log") {
-                continue;
-            }
-            let name = path.file_stem().unwrap_or_default().to_string_lossy();
-            let text = std::fs::read(&path).unwrap_or_default();
-            for line in String::from_utf8_lossy(&text).lines() {
-                let is_error = line.contains(" ERROR ") || line.contains("panicked at");
-                if is_error && !self.announced.iter().any(|words| line.contains(words)) {
-                    found.push(format!("{name}: {line}"));
-                }
+/// ERROR lines and panics in the logs of a folder that hold none of the announced words.
+fn unannounced(dir: &Path, announced: &[String]) -> Vec<String> {
+    let mut found = Vec::new();
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    for path in entries.map(|entry| entry.path()) {
+        if path.extension().is_none_or(|ext| ext != "log") {
+            continue;
+        }
+        let name = path.file_stem().unwrap_or_default().to_string_lossy();
+        let text = std::fs::read(&path).unwrap_or_default();
+        for line in String::from_utf8_lossy(&text).lines() {
+            let is_error = line.contains(" ERROR ") || line.contains("panicked at");
+            if is_error && !announced.iter().any(|words| line.contains(words)) {
+                found.push(format!("{name}: {line}"));
             }
         }
-        found
     }
+    found
 }
 
 /// The newest mark in a mirror; `None` before the file or the table is there.
-pub fn newest_mark(db: &std::path::Path) -> Option<i64> {
+pub fn newest_mark(db: &Path) -> Option<i64> {
     let sqlite = Connection::open_with_flags(db, OpenFlags::SQLITE_OPEN_READ_ONLY).ok()?;
     sqlite.busy_timeout(Duration::from_secs(5)).ok()?;
     sqlite
@@ -501,5 +499,22 @@ fn merge(into: &mut Value, from: &Value) {
             }
             (_, value) => drop(target.insert(key.clone(), value.clone())),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_that_was_not_announced_is_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = "2026-01-01T00:00:00Z  INFO x: fine\n2026-01-01T00:00:00Z ERROR x: halted reason=Fenced: y\n";
+        std::fs::write(dir.path().join("gateway.log"), log).unwrap();
+        assert_eq!(unannounced(dir.path(), &[]).len(), 1);
+        assert!(unannounced(dir.path(), &["Fenced".to_owned()]).is_empty());
+        let log = "thread 'pump' panicked at gateway/src/x.rs:1:1:\n";
+        std::fs::write(dir.path().join("other.log"), log).unwrap();
+        assert_eq!(unannounced(dir.path(), &["Fenced".to_owned()]).len(), 1);
     }
 }

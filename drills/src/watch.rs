@@ -17,7 +17,7 @@ use std::{
     collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, bail, ensure};
@@ -31,6 +31,7 @@ use crate::postgres::Session;
 
 const EVERY: Duration = Duration::from_millis(50);
 const HEADER: usize = 384;
+const LAST_MOVE_WITHIN: Duration = Duration::from_secs(30);
 
 /// What a watcher saw.
 #[derive(Debug, Default, Clone)]
@@ -39,8 +40,23 @@ pub struct Seen {
     /// Samples in which the acknowledged position had moved.
     pub moves: u64,
     pub violations: Vec<String>,
-    /// For each slot: where it stood when first seen, before anything was acknowledged, and now.
-    slots: BTreeMap<String, (u64, u64)>,
+    slots: BTreeMap<String, Track>,
+}
+
+/// What was last seen of one slot.
+#[derive(Debug, Clone, Copy)]
+struct Track {
+    confirmed: u64,
+    /// Process that streams from it.
+    pid: Option<u32>,
+}
+
+/// One row of `pg_replication_slots`.
+#[derive(Debug, Clone)]
+struct Slot {
+    name: String,
+    confirmed: u64,
+    pid: Option<u32>,
 }
 
 #[derive(Debug)]
@@ -96,10 +112,19 @@ async fn watch(
     let mut session = Session::open(port, &database).await?;
     let mut ticks = interval(EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut last = None;
     loop {
-        tokio::select! {
-            _ = ticks.tick() => {}
-            _ = &mut stopped => return Ok(seen),
+        if let Some(until) = last {
+            // The position moves every 10 s at the latest; a drill that ended sooner waits for that.
+            if seen.moves > 0 || Instant::now() > until {
+                return Ok(seen);
+            }
+            ticks.tick().await;
+        } else {
+            tokio::select! {
+                _ = ticks.tick() => {}
+                _ = &mut stopped => last = Some(Instant::now() + LAST_MOVE_WITHIN),
+            }
         }
         // A drill may restart Postgres; the watch goes on when it is back.
         match confirmed(&session, &source).await {
@@ -114,24 +139,29 @@ async fn watch(
 }
 
 impl Seen {
-    fn look(&mut self, slots: Vec<(String, u64)>, source: &Path) -> Result<()> {
+    /// Before a first copy is archived whole nothing may be acknowledged, but an attempt that died is followed by one
+    /// with a new slot of the same name. That one stands elsewhere, without an acknowledgement; so until then only a
+    /// position that moves under one and the same walsender counts.
+    fn look(&mut self, slots: Vec<Slot>, source: &Path) -> Result<()> {
         self.samples += 1;
-        for (slot, confirmed) in slots {
+        for Slot {
+            name,
+            confirmed,
+            pid,
+        } in slots
+        {
             // Read after the slot: a log that grew meanwhile only makes the check milder by that much.
-            let Some(archived) = archived_of_slot(source, &slot)? else {
+            let Some(archived) = archived_of_slot(source, &name)? else {
                 continue;
             };
-            let (first, last) = self
-                .slots
-                .entry(slot.clone())
-                .or_insert((confirmed, confirmed));
-            if *last != confirmed {
-                *last = confirmed;
-                self.moves += 1;
-            }
-            if confirmed > archived && confirmed > *first {
+            let now = Track { confirmed, pid };
+            let before = self.slots.insert(name.clone(), now).unwrap_or(now);
+            let moved = before.confirmed != confirmed;
+            self.moves += u64::from(moved);
+            let same_session = pid.is_some() && before.pid == pid;
+            if confirmed > archived && (archived > 0 || (moved && same_session)) {
                 let words =
-                    format!("{slot}: {confirmed:X} is acknowledged, {archived:X} is archived");
+                    format!("{name}: {confirmed:X} is acknowledged, {archived:X} is archived");
                 self.violations.push(words);
             }
         }
@@ -139,11 +169,11 @@ impl Seen {
     }
 }
 
-async fn confirmed(session: &Session, source: &str) -> Result<Vec<(String, u64)>> {
+async fn confirmed(session: &Session, source: &str) -> Result<Vec<Slot>> {
     let prefix = format!("rindle_{}_", source.replace('-', "_"));
     let rows = session
         .rows(&format!(
-            "select slot_name, confirmed_flush_lsn - '0/0'::pg_lsn from pg_replication_slots
+            "select slot_name, confirmed_flush_lsn - '0/0'::pg_lsn, active_pid from pg_replication_slots
              where starts_with(slot_name, '{prefix}') and not temporary and confirmed_flush_lsn is not null"
         ))
         .await?;
@@ -153,7 +183,11 @@ async fn confirmed(session: &Session, source: &str) -> Result<Vec<(String, u64)>
                 row.get(0).context("a slot's name")?,
                 row.get(1).context("its lsn")?,
             );
-            Ok((name.to_owned(), lsn.parse()?))
+            Ok(Slot {
+                name: name.to_owned(),
+                confirmed: lsn.parse()?,
+                pid: row.get(2).map(str::parse).transpose()?,
+            })
         })
         .collect()
 }
@@ -308,16 +342,28 @@ mod tests {
         let log = source.path().join("g/01ABCDEFGH0123456789ABCDEF/log");
         fs::create_dir_all(&log).unwrap();
         fs::write(log.join(format!("{:020}.seg", 1)), object(1, 100)).unwrap();
-        let slot = "rindle_app_0123456789abcdef".to_owned();
+        let slot = |confirmed, pid| Slot {
+            name: "rindle_app_0123456789abcdef".to_owned(),
+            confirmed,
+            pid,
+        };
         let mut seen = Seen::default();
         for confirmed in [90, 100, 101] {
-            seen.look(vec![(slot.clone(), confirmed)], source.path())
+            seen.look(vec![slot(confirmed, Some(1))], source.path())
                 .unwrap();
         }
-        assert_eq!(
-            (seen.samples, seen.moves, seen.violations.len()),
-            (3, 2, 1),
-            "{seen:?}"
-        );
+        let found = (seen.samples, seen.moves, seen.violations.len());
+        assert_eq!(found, (3, 2, 1), "{seen:?}");
+
+        // Nothing is archived: a new slot may stand anywhere, under one session it must not move.
+        fs::write(log.join(format!("{:020}.seg", 1)), object(1, 0)).unwrap();
+        let mut seen = Seen::default();
+        for (confirmed, pid) in [(90, Some(1)), (95, None), (99, Some(2)), (99, Some(2))] {
+            seen.look(vec![slot(confirmed, pid)], source.path())
+                .unwrap();
+        }
+        assert!(seen.violations.is_empty(), "{seen:?}");
+        seen.look(vec![slot(100, Some(2))], source.path()).unwrap();
+        assert_eq!(seen.violations.len(), 1, "{seen:?}");
     }
 }

@@ -51,6 +51,7 @@ pub struct Done {
 #[derive(Debug)]
 pub struct Writer {
     rng: Rng,
+    truncates: bool,
     pub done: Done,
 }
 
@@ -58,6 +59,7 @@ impl Writer {
     pub fn new(rng: Rng) -> Self {
         Self {
             rng,
+            truncates: true,
             done: Done::default(),
         }
     }
@@ -146,7 +148,7 @@ impl Writer {
                 "delete from chosen where code = '{}' and n < 9; delete from whole where id = {key};",
                 key % 30
             ),
-            _ if rng.one_in(6) => "truncate wiped, chosen;".to_owned(),
+            _ if self.truncates && rng.one_in(6) => "truncate wiped, chosen;".to_owned(),
             _ => format!("insert into wiped values ({key}, '{other}') on conflict (id) do nothing;"),
         }
     }
@@ -180,11 +182,37 @@ impl Load {
         pause: Duration,
         rng: &mut Rng,
     ) -> Result<Self> {
+        let writers = (0..writers).map(|_| Writer::new(rng.fork())).collect();
+        Self::of(server, database, writers, pause).await
+    }
+
+    /// As [`Load::start`], for a first copy: a TRUNCATE voids an attempt, and one that comes more often than a copy
+    /// lasts would keep it from ever ending.
+    pub async fn beside_a_copy(
+        server: &Server,
+        database: &str,
+        writers: usize,
+        pause: Duration,
+        rng: &mut Rng,
+    ) -> Result<Self> {
+        let writer = |_| Writer {
+            truncates: false,
+            ..Writer::new(rng.fork())
+        };
+        let writers = (0..writers).map(writer).collect();
+        Self::of(server, database, writers, pause).await
+    }
+
+    async fn of(
+        server: &Server,
+        database: &str,
+        writers: Vec<Writer>,
+        pause: Duration,
+    ) -> Result<Self> {
         let (stop, stopped) = watch::channel(false);
         let mut tasks = JoinSet::new();
-        for _ in 0..writers {
+        for mut writer in writers {
             let session = server.session(database).await?;
-            let mut writer = Writer::new(rng.fork());
             let stopped = stopped.clone();
             tasks.spawn(async move {
                 while !*stopped.borrow() {

@@ -75,6 +75,7 @@ async fn a_quiet_table_beside_a_busy_one_holds_no_wal() {
         .unwrap();
     cluster.must_be_equal(0).await.unwrap();
     println!("watch: {:?}", watch.finish().await.unwrap());
+    from_an_image(&mut cluster).await;
 }
 
 /// Small transactions while the archive is away, keepalives in between, then the gateway and its local log are lost.
@@ -146,7 +147,81 @@ async fn nothing_is_acknowledged_that_the_archive_does_not_hold() {
         .await
         .unwrap();
     let report = cluster.must_be_equal(0).await.unwrap();
+    wait::until_true("acknowledging to go on", READY_WITHIN, async || {
+        let now = "select confirmed_flush_lsn - '0/0'::pg_lsn from pg_replication_slots";
+        Ok(cluster.session.text(now).await?.parse::<u64>()? > confirmed)
+    })
+    .await
+    .unwrap();
     println!("{report}; watch: {:?}", watch.finish().await.unwrap());
+    let rows = "select string_agg(id || v, ' ' order by id) from receipt";
+    assert_eq!(cluster.session.text(rows).await.unwrap(), "1a 2b 3c 4d");
+    from_an_image(&mut cluster).await;
+}
+
+/// As after every case: the same end state in a follower that began with an image.
+async fn from_an_image(cluster: &mut Cluster) {
+    cluster.produce().await.unwrap();
+    let imaged = cluster.add_follower_from_image().await.unwrap();
+    cluster.must_be_equal(imaged).await.unwrap();
+}
+
+/// A follower got rows that the archive did not; then the gateway's host is lost. Its chain is the one that the stream
+/// brings again, so it goes on with the file that it has.
+#[tokio::test]
+async fn a_follower_ahead_of_the_archive_goes_on_without_a_restore() {
+    let server = Server::start().await.unwrap();
+    let setup =
+        "create table ahead(id int primary key, v text); insert into ahead values (0, 'copied')";
+    let mut cluster = started(&server, "ahead", setup, &["public.ahead"]).await;
+    cluster.must_be_equal(0).await.unwrap();
+    // An image is there to be restored, if anybody thought it must be.
+    cluster.produce().await.unwrap();
+    let watch = cluster.watch();
+    let file = inode(&cluster.followers[0].db);
+    let pid = cluster.follower(0).unwrap().pid();
+
+    let outage = Outage::begin(&cluster.archive()).await.unwrap();
+    for id in 1..=50 {
+        let write = format!("insert into ahead values ({id}, 'not archived')");
+        cluster.session.run(&write).await.unwrap();
+    }
+    let mark = cluster.mark().await.unwrap();
+    cluster.until_marked(0, mark, READY_WITHIN).await.unwrap();
+    let ahead = applied_seq(&cluster).await;
+    cluster.gateway().unwrap().kill().await.unwrap();
+    tokio::fs::remove_dir_all(cluster.data_dir()).await.unwrap();
+    outage.end().await.unwrap();
+    cluster.start_gateway().await.unwrap();
+    let gateway = cluster.gateway().unwrap();
+    gateway.until_ready(READY_WITHIN).await.unwrap();
+    cluster
+        .session
+        .run("update ahead set v = 'after' where id = 7")
+        .await
+        .unwrap();
+    println!("{}", cluster.must_be_equal(0).await.unwrap());
+
+    assert!(applied_seq(&cluster).await > ahead);
+    assert_eq!(cluster.followers[0].restored(), 0, "it restored an image");
+    assert_eq!(inode(&cluster.followers[0].db), file, "another file");
+    let follower = cluster.follower(0).unwrap();
+    assert_eq!(follower.pid(), pid);
+    let log = follower.log();
+    assert!(!log.contains("asks for a restore"), "{log}");
+    let status = cluster.gateway_status().await.unwrap();
+    assert!(status["headSeq"].as_u64() > Some(ahead), "{status}");
+    println!("watch: {:?}", watch.finish().await.unwrap());
+}
+
+fn inode(file: &Path) -> u64 {
+    std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(file).unwrap())
+}
+
+async fn applied_seq(cluster: &Cluster) -> u64 {
+    let program = cluster.followers[0].program.as_ref().unwrap();
+    let answer = program.readyz().await.unwrap().json().unwrap();
+    answer["appliedSeq"].as_u64().unwrap()
 }
 
 /// A gateway host is lost with its folder; a fresh one goes on without a copy, and the follower without a restore.
@@ -225,14 +300,9 @@ async fn nothing_damaged_is_applied() {
     let mut cluster = chained(&server).await;
     let objects = objects(&cluster.log_dir().unwrap());
     assert!(objects.len() > 15, "{} objects", objects.len());
-    cluster.follower_config = json!({"sources": [{"url": null}]});
-    let whole = cluster.add_follower().await.unwrap();
-    cluster
-        .follower(whole)
-        .unwrap()
-        .until_ready(READY_WITHIN)
-        .await
-        .unwrap();
+    // Its damage is what the drill is about.
+    cluster.announce("ArchiveDamaged");
+    let whole = cluster.add_follower_from_image().await.unwrap();
     wait::until_true("the whole chain", READY_WITHIN, async || {
         Ok(links(&cluster.followers[whole].db) == Some(200))
     })

@@ -104,7 +104,9 @@ async fn of_the_first_copy() {
     let mut rng = Rng::from_env("failpoints of the first copy");
     let mut cluster = minted(&server, "fc").await;
     let watch = cluster.watch();
-    let load = load(&server, &mut rng).await;
+    let load = Load::beside_a_copy(&server, "postgres", 2, PAUSE, &mut rng)
+        .await
+        .unwrap();
     for (name, nth) in COPY {
         gateway_dies_at(&mut cluster, name, nth).await;
     }

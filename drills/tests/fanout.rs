@@ -1,6 +1,9 @@
-//! Many followers, one of which stands still: the others do not notice, and it catches up.
+//! Many followers, one of which stands still: the others do not notice, and it catches up. It measures delays, so it is
+//! an executable of its own: cargo runs it before the other drills, not beside them.
 //!
 //! `RINDLE_FULL` makes it stand still for a minute; else 20 s.
+
+#![allow(clippy::unwrap_used)]
 
 use std::{
     path::{Path, PathBuf},

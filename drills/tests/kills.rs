@@ -126,10 +126,14 @@ async fn of_the_producer() {
     let load = Load::start(&server, "postgres", 2, PAUSE, &mut rng)
         .await
         .unwrap();
+    // As long as a whole run takes now; most moments before that are in the middle of one.
+    let begun = std::time::Instant::now();
+    cluster.produce().await.unwrap();
+    let whole = begun.elapsed().as_millis() as u64;
     let mut in_flight = 0;
     for _ in 0..kills() {
         let mut producer = program::spawn(&cluster.dir, &cluster.producer()).unwrap();
-        some_moments(&mut rng, 400).await;
+        some_moments(&mut rng, whole).await;
         in_flight += usize::from(producer.try_wait().unwrap().is_none());
         producer.kill().await.unwrap();
     }
@@ -149,7 +153,7 @@ async fn of_the_gateway_while_it_copies() {
     cluster.prepare(&workload::TABLES).await.unwrap();
     cluster.mint().await.unwrap();
     let watch = cluster.watch();
-    let load = Load::start(&server, "postgres", 1, PAUSE, &mut rng)
+    let load = Load::beside_a_copy(&server, "postgres", 1, PAUSE, &mut rng)
         .await
         .unwrap();
     let (mut in_flight, mut streaming) = (0, 0);

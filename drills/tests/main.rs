@@ -7,7 +7,6 @@ mod archive;
 mod cases;
 mod end_to_end;
 mod failpoints;
-mod fanout;
 mod gateways;
 mod kills;
 mod oracle;

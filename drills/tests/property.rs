@@ -21,9 +21,21 @@ struct Generator {
     rng: Rng,
     samples: Vec<Sample>,
     keys: i64,
+    /// For each column the special value that is next: each gets its turn.
+    next: Vec<usize>,
 }
 
 impl Generator {
+    fn new(rng: Rng) -> Self {
+        let samples = samples::all();
+        Self {
+            rng,
+            next: vec![0; samples.len()],
+            samples,
+            keys: 0,
+        }
+    }
+
     fn table(&self) -> String {
         let columns: Vec<String> = self
             .samples
@@ -43,7 +55,8 @@ impl Generator {
         if self.rng.one_in(2) {
             return (sample.random(&mut self.rng), None);
         }
-        let number = self.rng.below(sample.special_count() as u64) as usize;
+        let number = self.next[column] % sample.special_count();
+        self.next[column] += 1;
         (sample.special(number), Some((column, number)))
     }
 
@@ -67,7 +80,7 @@ impl Generator {
             _ => {
                 // An update that meets no row covers nothing, so only inserts are counted.
                 let column = self.rng.below(self.samples.len() as u64) as usize;
-                let (value, _) = self.value(column);
+                let value = self.samples[column].random(&mut self.rng);
                 format!("update every_type set c{column} = {value} where id in ({key}, -{key});")
             }
         }
@@ -122,11 +135,7 @@ async fn rows_of_every_type_are_equal_by_copy_stream_and_image() {
     let mut cluster = Cluster::new(&server, "postgres", "every").await.unwrap();
     let session = server.session("postgres").await.unwrap();
     let rng = Rng::from_env("every type");
-    let mut generator = Generator {
-        rng,
-        samples: samples::all(),
-        keys: 0,
-    };
+    let mut generator = Generator::new(rng);
     session.run(samples::TYPES).await.unwrap();
     session.run(&generator.table()).await.unwrap();
 
@@ -180,11 +189,7 @@ async fn the_oracle_reads_every_sample() {
     let server = Server::start().await.unwrap();
     let session = server.session("postgres").await.unwrap();
     let rng = Rng::from_env("samples");
-    let mut generator = Generator {
-        rng,
-        samples: samples::all(),
-        keys: 0,
-    };
+    let mut generator = Generator::new(rng);
     session.run(samples::TYPES).await.unwrap();
     session.run(&generator.table()).await.unwrap();
     let mut covered = Covered::new();

@@ -13,9 +13,6 @@ use super::{
 /// The declared types that keep SQLite's hands off the values.
 const DECLARED: [&str; 4] = ["BOOLEAN", "BIGINT", "REAL", "TEXT"];
 
-/// Of a key of one integer column besides: SQLite's row id takes its values as BIGINT does.
-const ROW_ID: &str = "INTEGER";
-
 /// A mirror file, held at one commit from the first read on.
 #[derive(Debug)]
 pub struct Mirror {
@@ -113,8 +110,8 @@ pub fn write_model(file: &Path, tables: &[(Table, BTreeMap<String, Vec<Cell>>)])
     Ok(())
 }
 
-pub fn is_declared_well(declared: &str, is_only_key: bool) -> bool {
-    DECLARED.contains(&declared) || (is_only_key && declared == ROW_ID)
+pub fn is_declared_well(declared: &str) -> bool {
+    DECLARED.contains(&declared)
 }
 
 fn quote(name: &str) -> String {

@@ -166,11 +166,7 @@ fn compare_columns(mirror: &Mirror, table: &Table, report: &mut Report) -> Resul
         if !table.columns.iter().any(|c| c.name == *column) {
             report.differs(|| format!("{name}.{column}: a column that is not published"));
         }
-        let is_only_key = match table.key[..] {
-            [only] => table.columns[only].name == *column,
-            _ => false,
-        };
-        if !mirror::is_declared_well(declared, is_only_key) {
+        if !mirror::is_declared_well(declared) {
             report.differs(|| format!("{name}.{column}: declared as {declared:?}"));
         }
     }
