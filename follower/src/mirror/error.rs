@@ -103,6 +103,15 @@ pub enum MirrorError {
         /// What was found.
         reason: String,
     },
+    /// A new file could not be put in its place.
+    #[error("make the mirror file {path:?}")]
+    Create {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
     /// The system gave no thread.
     #[error("start the mirror's checkpoint thread")]
     Thread {
@@ -139,7 +148,9 @@ impl MirrorError {
     pub fn kind(&self) -> ErrorKind {
         match self {
             MirrorError::NotStarted | MirrorError::AlreadyStarted(_) => ErrorKind::Bug,
-            MirrorError::Gap(_) | MirrorError::Thread { .. } => ErrorKind::Retry,
+            MirrorError::Gap(_) | MirrorError::Create { .. } | MirrorError::Thread { .. } => {
+                ErrorKind::Retry
+            }
             MirrorError::BadFrame { .. }
             | MirrorError::Decode { .. }
             | MirrorError::BadPart { .. } => ErrorKind::Corrupt,
@@ -151,6 +162,15 @@ impl MirrorError {
                 BulkError::Corrupt(_) => ErrorKind::Corrupt,
             },
             MirrorError::Sqlite { source, .. } => sqlite_kind(source),
+        }
+    }
+
+    /// True when the mirror file itself is damaged, whatever was applied: a new file is the remedy.
+    pub fn file_is_damaged(&self) -> bool {
+        match self {
+            MirrorError::Damaged { .. } => true,
+            MirrorError::Sqlite { source, .. } => sqlite_kind(source) == ErrorKind::Corrupt,
+            _ => false,
         }
     }
 

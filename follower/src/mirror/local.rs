@@ -31,7 +31,7 @@ impl LocalIndex {
         format!("{PREFIX}{digits}")
     }
 
-    fn fits(&self, schema: &Schema) -> bool {
+    pub(super) fn fits(&self, schema: &Schema) -> bool {
         let table = schema
             .tables
             .iter()

@@ -8,7 +8,9 @@
 //! | `_rindle_tables` | a shown table | with the change |
 //! | `_rindle_columns` | a column of one | with the change |
 
-use std::path::Path;
+use std::fs::File;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
 
 use rindle_proto::schema::{Schema, Table};
 use rusqlite::{Connection, OptionalExtension, params};
@@ -19,19 +21,23 @@ use super::error::MirrorError;
 /// `RNDL`: tells our files from any other SQLite file.
 const APPLICATION_ID: i32 = 0x524e_444c;
 
+/// How every SQLite file begins, and where its header keeps the application id.
+const SQLITE_MAGIC: &[u8] = b"SQLite format 3\0";
+const APPLICATION_ID_AT: usize = 68;
+
 /// Version of everything in this file; a reader of another version refuses.
 const FORMAT: i32 = 1;
 
 const TABLES: &str = "
-    CREATE TABLE IF NOT EXISTS _rindle_state (name TEXT PRIMARY KEY, value TEXT NOT NULL);
-    CREATE TABLE IF NOT EXISTS _rindle_source_offsets (
+    CREATE TABLE _rindle_state (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+    CREATE TABLE _rindle_source_offsets (
         source TEXT PRIMARY KEY, offset TEXT NOT NULL,
         chunk_seq INTEGER NOT NULL DEFAULT 9223372036854775807,
         run_id TEXT, batch_hash TEXT, run_rows INTEGER, rows_cum INTEGER, committed_at INTEGER);
-    CREATE TABLE IF NOT EXISTS _rindle_tables (
+    CREATE TABLE _rindle_tables (
         table_name TEXT PRIMARY KEY, pg_schema TEXT NOT NULL, pg_table TEXT NOT NULL, relid INTEGER NOT NULL,
         state TEXT NOT NULL, key_columns TEXT NOT NULL);
-    CREATE TABLE IF NOT EXISTS _rindle_columns (
+    CREATE TABLE _rindle_columns (
         table_name TEXT NOT NULL, column_name TEXT NOT NULL, ordinal INTEGER NOT NULL, pg_type TEXT NOT NULL,
         pg_type_oid INTEGER NOT NULL, pg_typmod INTEGER NOT NULL, rindle_type TEXT NOT NULL,
         nullable INTEGER NOT NULL, key_ordinal INTEGER, hidden INTEGER NOT NULL,
@@ -46,21 +52,80 @@ pub struct Stored {
     pub schema: Schema,
 }
 
-/// Marks an empty file as a mirror; refuses any other that is not one.
-pub(super) fn claim(conn: &Connection, path: &Path) -> Result<(), MirrorError> {
-    let failed = MirrorError::sqlite("read the mirror file's header");
-    let objects: i64 = conn
-        .query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))
-        .map_err(&failed)?;
-    if objects > 0 || pragma(conn, "application_id")? != 0 {
-        return check_format(conn, path);
-    }
-    conn.pragma_update(None, "application_id", APPLICATION_ID)
-        .and_then(|()| conn.pragma_update(None, "user_version", FORMAT))
-        .map_err(failed)
+/// True when there is a file at `path` with something in it.
+pub(super) fn holds_bytes(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|file| !file.is_file() || file.len() > 0)
 }
 
-fn check_format(conn: &Connection, path: &Path) -> Result<(), MirrorError> {
+/// Refuses a file that does not carry our mark: it may be anything, and whoever made it wants to keep it. Looks at
+/// the bytes, for SQLite calls a file of another program damaged.
+///
+/// # Errors
+/// When it is none of ours, or cannot be read.
+pub fn check_mark(path: &Path) -> Result<(), MirrorError> {
+    let foreign = |reason: String| MirrorError::Foreign {
+        path: path.to_path_buf(),
+        reason: format!("{reason}; move it away, or set another path"),
+    };
+    let mut header = [0; APPLICATION_ID_AT + 4];
+    let read = File::open(path).and_then(|mut file| file.read_exact(&mut header));
+    match read {
+        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
+            return Err(foreign("it is no SQLite file".to_owned()));
+        }
+        Err(error) => return Err(foreign(format!("it cannot be read ({error})"))),
+        Ok(()) => {}
+    }
+    if !header.starts_with(SQLITE_MAGIC) {
+        return Err(foreign("it is no SQLite file".to_owned()));
+    }
+    match header.ends_with(&APPLICATION_ID.to_be_bytes()) {
+        true => Ok(()),
+        false => Err(foreign("another program made it".to_owned())),
+    }
+}
+
+/// Makes a mirror at `path`, where nothing is: under another name first, so that a kill leaves a whole one or none.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "SQLite has synced the content; a name that a power loss takes back is made anew"
+)]
+pub(super) fn create(path: &Path) -> Result<(), MirrorError> {
+    let fresh = beside(path, ".rindle-fresh");
+    let file_failed = |source| MirrorError::Create {
+        path: path.to_path_buf(),
+        source,
+    };
+    // A log beside `path` would be replayed into what is put there.
+    let left = ["", "-wal", "-shm", "-journal"].map(|ending| beside(&fresh, ending));
+    let stale = ["-wal", "-shm", "-journal"].map(|ending| beside(path, ending));
+    for file in left.iter().chain(&stale) {
+        match std::fs::remove_file(file) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(file_failed(error));
+            }
+            Ok(()) | Err(_) => {}
+        }
+    }
+    let failed = MirrorError::sqlite("make a new mirror file");
+    let conn = Connection::open(&fresh).map_err(&failed)?;
+    let marks = format!(
+        "PRAGMA journal_mode = WAL; BEGIN; PRAGMA application_id = {APPLICATION_ID};
+         PRAGMA user_version = {FORMAT}; {TABLES} COMMIT;"
+    );
+    conn.execute_batch(&marks).map_err(&failed)?;
+    // Closing moves the log into the file and removes it.
+    conn.close().map_err(|(_conn, error)| failed(error))?;
+    std::fs::rename(&fresh, path).map_err(file_failed)
+}
+
+fn beside(path: &Path, ending: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(ending);
+    name.into()
+}
+
+pub(super) fn check_format(conn: &Connection, path: &Path) -> Result<(), MirrorError> {
     let foreign = |reason: String| MirrorError::Foreign {
         path: path.to_path_buf(),
         reason,
@@ -79,11 +144,6 @@ fn check_format(conn: &Connection, path: &Path) -> Result<(), MirrorError> {
 fn pragma(conn: &Connection, name: &str) -> Result<i32, MirrorError> {
     conn.pragma_query_value(None, name, |row| row.get(0))
         .map_err(MirrorError::sqlite("read the mirror file's header"))
-}
-
-pub(super) fn init(conn: &Connection) -> Result<(), MirrorError> {
-    conn.execute_batch(TABLES)
-        .map_err(MirrorError::sqlite("create the mirror's own tables"))
 }
 
 /// What the mirror file of `conn` says about itself; `None` for one that follows no generation yet. `path`

@@ -34,7 +34,7 @@ use rusqlite::{Connection, OpenFlags};
 pub use cursor::Cursor;
 pub use error::{BulkError, ErrorKind, MirrorError};
 pub use local::LocalIndex;
-pub use meta::{Stored, read as stored};
+pub use meta::{Stored, check_mark, read as stored};
 
 /// How a mirror is opened. The default is that of a follower.
 #[derive(Clone, Debug)]
@@ -141,11 +141,14 @@ impl Mirror {
     /// When the file is no mirror, is damaged, or cannot be written.
     pub fn open(path: impl AsRef<Path>, options: MirrorOptions) -> Result<Self, MirrorError> {
         let path = path.as_ref().to_path_buf();
+        match meta::holds_bytes(&path) {
+            true => meta::check_mark(&path)?,
+            false => meta::create(&path)?,
+        }
         let mut conn =
             Connection::open(&path).map_err(MirrorError::sqlite("open the mirror file"))?;
-        meta::claim(&conn, &path)?;
+        meta::check_format(&conn, &path)?;
         let wal = wal::Wal::set_up(&mut conn, &path, options.cache_bytes)?;
-        meta::init(&conn)?;
         let mut mirror = Self {
             conn,
             path,
@@ -206,6 +209,20 @@ impl Mirror {
         matches!(self.open, Open::Txn(_) | Open::Copy(..))
     }
 
+    /// The `final_lsn` of the transaction whose first parts are applied and whose end has not come.
+    pub fn open_final_lsn(&self) -> Option<FinalLsn> {
+        match &self.open {
+            Open::Txn(txn) => Some(txn.final_lsn),
+            Open::Nothing | Open::Group(_) | Open::Copy(..) => None,
+        }
+    }
+
+    /// Indexes that were asked for and name a table or column that is not mirrored.
+    pub fn unfit_indexes(&self) -> impl Iterator<Item = &LocalIndex> {
+        let fits = |index: &&LocalIndex| !index.fits(&self.schema);
+        self.options.indexes.iter().filter(fits)
+    }
+
     /// Makes an empty mirror follow `generation` from its first frame.
     ///
     /// # Errors
@@ -244,6 +261,8 @@ impl Mirror {
             FrameKind::CopyDone => self.finish_copy(frame, after, bulk),
         };
         if applied.is_err() {
+            // What failed may have changed the schema in memory before.
+            self.schema_changed = true;
             self.rollback()?;
         }
         applied

@@ -138,7 +138,28 @@ fn file_of_another_program_or_format_is_refused() {
     )
     .unwrap();
     let error = Mirror::open(&garbage, MirrorOptions::default()).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    assert!(matches!(error, MirrorError::Foreign { .. }), "{error}");
+    std::fs::write(&garbage, "short").unwrap();
+    assert!(Mirror::open(&garbage, MirrorOptions::default()).is_err());
+    assert_eq!(std::fs::read(&garbage).unwrap(), b"short");
+}
+
+#[test]
+fn new_mirror_is_placed_whole_and_an_earlier_attempt_is_no_obstacle() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("m.db");
+    for left in ["m.db.rindle-fresh", "m.db.rindle-fresh-wal", "m.db-wal"] {
+        std::fs::write(dir.path().join(left), "left by a kill").unwrap();
+    }
+    std::fs::write(&path, "").unwrap();
+    meta::create(&path).unwrap();
+    check_mark(&path).unwrap();
+    let conn = open_reader(&path).unwrap();
+    assert_eq!(stored(&conn, &path).unwrap(), None, "its tables are there");
+    drop(conn);
+    let mut mirror = Mirror::open(&path, MirrorOptions::default()).unwrap();
+    mirror.start(generation()).unwrap();
+    assert!(!dir.path().join("m.db.rindle-fresh").exists());
 }
 
 #[test]

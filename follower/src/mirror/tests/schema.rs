@@ -327,6 +327,16 @@ fn rolled_back_change_leaves_rows_schema_and_statements_as_before() {
 }
 
 #[test]
+fn change_in_a_transaction_that_fails_is_forgotten() {
+    let mut env = env();
+    let before = env.mirror.schema().clone();
+    let drop_it = schema(SchemaChange::DropTable { table: TableId(1) });
+    let absent = O::Delete(2, vec![V::Int(99), text("nobody")]);
+    env.apply(&[drop_it, absent]).unwrap_err();
+    assert_eq!(*env.mirror.schema(), before);
+}
+
+#[test]
 fn truncate_empties_several_tables_at_once() {
     let mut env = env();
     env.run(&[O::Insert(2, vec![text("k"), V::Int(1), V::Null])]);
