@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use axum::body::Bytes;
 use axum::extract::State as Shared;
 use axum::response::Json;
+use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 use rusqlite::limits::Limit;
 use rusqlite::types::{Value as Sql, ValueRef};
 use rusqlite::{Connection, params_from_iter};
@@ -31,6 +32,40 @@ const AT_ONCE: usize = 8;
 
 /// SQLite's steps between two looks at the clock.
 const STEPS: i32 = 4000;
+
+/// Longest text that one step may make, in bytes, and longest pattern of LIKE and GLOB (their time is its square).
+const MAX_VALUE_BYTES: i32 = 256 << 20;
+const MAX_PATTERN_BYTES: i32 = 1000;
+
+/// Pragmas that tell, and with a value only say about what.
+const TELLING: [&str; 7] = [
+    "foreign_key_list",
+    "index_info",
+    "index_list",
+    "index_xinfo",
+    "table_info",
+    "table_list",
+    "table_xinfo",
+];
+
+/// Pragmas that tell without a value; with one they set something.
+const TELLING_BARE: [&str; 11] = [
+    "application_id",
+    "collation_list",
+    "compile_options",
+    "data_version",
+    "encoding",
+    "freelist_count",
+    "function_list",
+    "page_count",
+    "page_size",
+    "schema_version",
+    "user_version",
+];
+
+/// Bytes of a cell in JSON beside its digits or letters, and those of the tag around a number.
+const CELL_BYTES: usize = 8;
+const TAG_BYTES: usize = 48;
 
 /// Greatest integer that every JSON reader takes exactly.
 const EXACT: i64 = (1 << 53) - 1;
@@ -121,10 +156,39 @@ fn reader(path: &Path) -> Result<Connection, Failure> {
     // No other file can be attached, read or (by VACUUM INTO) written.
     conn.set_limit(Limit::SQLITE_LIMIT_ATTACHED, 0)
         .map_err(failed)?;
+    conn.set_limit(Limit::SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES)
+        .and_then(|_before| {
+            conn.set_limit(Limit::SQLITE_LIMIT_LIKE_PATTERN_LENGTH, MAX_PATTERN_BYTES)
+        })
+        .map_err(failed)?;
+    conn.authorizer(Some(|context: AuthContext<'_>| allow(&context.action)))
+        .map_err(failed)?;
     let deadline = Instant::now() + TIME_LIMIT;
     conn.progress_handler(STEPS, Some(move || Instant::now() >= deadline))
         .map_err(failed)?;
     Ok(conn)
+}
+
+/// Reading, and nothing that reaches beyond the statement: a pragma may set what all connections share.
+fn allow(action: &AuthAction<'_>) -> Authorization {
+    let harmless = match action {
+        AuthAction::Select | AuthAction::Read { .. } | AuthAction::Recursive => true,
+        AuthAction::Function { function_name } => {
+            !function_name.eq_ignore_ascii_case("load_extension")
+        }
+        AuthAction::Pragma {
+            pragma_name,
+            pragma_value,
+        } => {
+            let is = |name: &&str| name.eq_ignore_ascii_case(pragma_name);
+            TELLING.iter().any(is) || (pragma_value.is_none() && TELLING_BARE.iter().any(is))
+        }
+        _ => false,
+    };
+    match harmless {
+        true => Authorization::Allow,
+        false => Authorization::Deny,
+    }
 }
 
 fn parameter(value: &Value) -> Result<Sql, Failure> {
@@ -153,17 +217,23 @@ fn parameter(value: &Value) -> Result<Sql, Failure> {
 }
 
 fn cell(value: ValueRef<'_>, bytes: &mut usize) -> Result<Value, Failure> {
-    *bytes += 8;
+    *bytes += CELL_BYTES;
     match value {
         ValueRef::Null => Ok(Value::Null),
         ValueRef::Integer(number) if number.abs_diff(0) <= EXACT.unsigned_abs() => {
             Ok(Value::from(number))
         }
-        ValueRef::Integer(number) => Ok(json!({"$rindle": "i64", "value": number.to_string()})),
-        ValueRef::Real(number) => Ok(serde_json::Number::from_f64(number).map_or_else(
-            || json!({"$rindle": "f64", "value": infinity(number)}),
-            Value::Number,
-        )),
+        ValueRef::Integer(number) => {
+            *bytes += TAG_BYTES;
+            Ok(json!({"$rindle": "i64", "value": number.to_string()}))
+        }
+        ValueRef::Real(number) => {
+            *bytes += CELL_BYTES;
+            Ok(serde_json::Number::from_f64(number).map_or_else(
+                || json!({"$rindle": "f64", "value": infinity(number)}),
+                Value::Number,
+            ))
+        }
         ValueRef::Text(text) => {
             *bytes += text.len();
             let text = std::str::from_utf8(text);
@@ -232,6 +302,10 @@ mod tests {
             format!("ATTACH '{}' AS o", other.display()),
             format!("VACUUM INTO '{}'", other.display()),
             "PRAGMA journal_mode = DELETE".to_owned(),
+            format!("PRAGMA temp_store_directory = '{}'", dir.path().display()),
+            "PRAGMA query_only = off".to_owned(),
+            "PRAGMA user_version = 3".to_owned(),
+            "BEGIN".to_owned(),
             "SELECT 1; SELECT 2".to_owned(),
             "SELECT load_extension('x')".to_owned(),
             "SELECT x'00'".to_owned(),
@@ -247,6 +321,21 @@ mod tests {
     }
 
     #[test]
+    fn shape_of_tables_can_be_asked_for() {
+        let (_dir, path) = file();
+        for sql in [
+            "PRAGMA table_info(_rindle_state)",
+            "SELECT name FROM pragma_table_info('_rindle_state')",
+            "PRAGMA user_version",
+            "SELECT key FROM json_each('[1]')",
+            "EXPLAIN QUERY PLAN SELECT count(*) FROM _rindle_columns",
+        ] {
+            let answer = ask(&path, sql, &json!([]));
+            assert!(answer.is_ok(), "{sql}: {answer:?}");
+        }
+    }
+
+    #[test]
     fn limits_are_told() {
         let (_dir, path) = file();
         let count = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n";
@@ -258,6 +347,18 @@ mod tests {
         );
         let long = format!("{count} LIMIT 40) SELECT hex(zeroblob(500000)) FROM n");
         assert!(ask(&path, &long, &json!([])).unwrap_err().contains("bytes"));
+        // Tagged integers are counted as long as they are.
+        let cells = ["i + 9007199254740993"; 40].join(", ");
+        let tagged = format!("{count} LIMIT 9000) SELECT {cells} FROM n");
+        let error = ask(&path, &tagged, &json!([])).unwrap_err();
+        assert!(error.contains("bytes"), "{error}");
+        for huge in [
+            "SELECT length(zeroblob(300000000))",
+            "SELECT 'x' LIKE hex(zeroblob(600))",
+        ] {
+            let error = ask(&path, huge, &json!([])).unwrap_err();
+            assert!(error.contains("too"), "{huge}: {error}");
+        }
         let started = Instant::now();
         let endless = format!("{count}) SELECT count(*) FROM n");
         assert!(
