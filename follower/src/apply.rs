@@ -18,7 +18,7 @@ use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use hold::Hold;
-pub(crate) use hold::HoldError;
+pub(crate) use hold::{HoldError, LIMIT as HOLD_LIMIT};
 
 use crate::mirror::{BulkSource, Cursor, ErrorKind, Mirror, MirrorError, MirrorOptions};
 use crate::state::{Head, Held, State};
@@ -52,8 +52,12 @@ pub(crate) enum Input {
         snapshot: Lsn,
         reached: oneshot::Sender<Result<Held, HoldError>>,
     },
-    /// Verify is done; with `only`, a hold at that snapshot took too long.
-    Release { only: Option<Lsn> },
+    /// Verify is at work: the hold lasts longer.
+    Renew,
+    /// Verify is done.
+    Release,
+    /// The time of a hold's term is over.
+    Lapse(u64),
 }
 
 /// Whole frames, with their share of the channel's room.
@@ -151,6 +155,13 @@ impl ApplyError {
             ApplyError::Swap(_) => ErrorKind::Retry,
         }
     }
+
+    pub(crate) fn file_is_damaged(&self) -> bool {
+        match self {
+            ApplyError::Mirror(error) => error.file_is_damaged(),
+            ApplyError::Swap(_) => false,
+        }
+    }
 }
 
 /// A running apply thread.
@@ -175,19 +186,44 @@ pub(crate) struct Job {
     pub(crate) complete: Box<dyn FnOnce() -> std::io::Result<()> + Send>,
 }
 
+/// Ends holds that nobody releases. The thread sees to it itself: whoever asked may leave at any moment.
+struct Lapses {
+    runtime: tokio::runtime::Handle,
+    thread: WeakHandle,
+}
+
+impl Lapses {
+    fn after_limit(&self, term: u64) {
+        // Holds no sender, so that the thread can end meanwhile.
+        let weak = self.thread.clone();
+        self.runtime.spawn(async move {
+            tokio::time::sleep(HOLD_LIMIT).await;
+            if let Some(handle) = weak.upgrade() {
+                // A thread that is gone holds nothing.
+                let _ = handle.send(Input::Lapse(term)).await;
+            }
+        });
+    }
+}
+
 impl Thread {
+    /// Within a runtime.
     pub(crate) fn spawn(job: Job) -> std::io::Result<Self> {
         let (inputs, receiver) = mpsc::channel(QUEUED_MESSAGES);
         let room = Arc::new(Semaphore::new(QUEUED_KIB as usize));
         let (end, ended) = oneshot::channel();
+        let handle = Handle { inputs, room };
+        let lapses = Lapses {
+            runtime: tokio::runtime::Handle::current(),
+            thread: handle.downgrade(),
+        };
         let join = std::thread::Builder::new()
             .name("apply".to_owned())
             .spawn(move || {
-                let result = run(job, receiver);
+                let result = run(job, receiver, lapses);
                 drop(end);
                 result
             })?;
-        let handle = Handle { inputs, room };
         Ok(Self {
             handle,
             join,
@@ -214,7 +250,7 @@ impl Thread {
     }
 }
 
-fn run(job: Job, mut inputs: mpsc::Receiver<Input>) -> Result<(), ApplyError> {
+fn run(job: Job, mut inputs: mpsc::Receiver<Input>, lapses: Lapses) -> Result<(), ApplyError> {
     let mut mirror = Mirror::open(&job.path, job.options)?;
     if mirror.cursor().is_none() {
         mirror.start(job.generation)?;
@@ -226,6 +262,7 @@ fn run(job: Job, mut inputs: mpsc::Receiver<Input>) -> Result<(), ApplyError> {
         state: job.state,
         complete: Some(job.complete),
         hold: Hold::default(),
+        lapses,
         group_began: None,
     };
     worker.publish()?;
@@ -253,6 +290,7 @@ struct Worker {
     state: State,
     complete: Option<Box<dyn FnOnce() -> std::io::Result<()> + Send>>,
     hold: Hold,
+    lapses: Lapses,
     /// When the first transaction of the open group was applied.
     group_began: Option<Instant>,
 }
@@ -263,11 +301,22 @@ impl Worker {
             Input::Hold { snapshot, reached } => {
                 self.commit()?;
                 let cursor = self.mirror.cursor();
-                self.hold.ask(snapshot, reached, cursor.as_ref());
+                let open = self.mirror.open_final_lsn();
+                self.hold.ask(snapshot, reached, cursor.as_ref(), open);
                 self.hold_if_reached(None)
             }
-            Input::Release { only } => {
-                if self.hold.release(only) {
+            Input::Renew => {
+                self.renew();
+                Ok(())
+            }
+            Input::Release => {
+                self.hold.release();
+                self.state.set_held(None);
+                Ok(())
+            }
+            Input::Lapse(term) => {
+                if self.hold.lapse(term) {
+                    tracing::warn!("a hold for verify was not released in time");
                     self.state.set_held(None);
                 }
                 Ok(())
@@ -302,10 +351,10 @@ impl Worker {
             Input::Progress(head) => {
                 self.state.set_head(head);
                 // Everything that came before this was applied.
-                self.state.halt(None);
+                self.state.goes_on();
                 self.hold_if_reached(Some(head.through_lsn))
             }
-            Input::Hold { .. } | Input::Release { .. } => Ok(()),
+            Input::Hold { .. } | Input::Renew | Input::Release | Input::Lapse(_) => Ok(()),
         }
     }
 
@@ -386,10 +435,19 @@ impl Worker {
         if !cursor.is_some_and(|cursor| cursor.complete) {
             return Ok(());
         }
-        match self.complete.take() {
-            Some(complete) => complete().map_err(ApplyError::Swap),
-            None => Ok(()),
+        let Some(complete) = self.complete.take() else {
+            return Ok(());
+        };
+        for index in self.mirror.unfit_indexes() {
+            let warning = format!(
+                "the local index on {} ({}) was not made: no such table or column is mirrored",
+                index.table,
+                index.columns.join(", ")
+            );
+            tracing::warn!("{warning}");
+            self.state.warn(warning);
         }
+        complete().map_err(ApplyError::Swap)
     }
 
     fn hold_if_reached(&mut self, through: Option<Lsn>) -> Result<(), ApplyError> {
@@ -409,6 +467,13 @@ impl Worker {
         let seq = self.mirror.cursor().map(|cursor| cursor.position.seq);
         let held = self.hold.hold(seq.unwrap_or_default());
         self.state.set_held(held);
+        self.renew();
         Ok(())
+    }
+
+    fn renew(&mut self) {
+        if let Some(term) = self.hold.renew() {
+            self.lapses.after_limit(term);
+        }
     }
 }

@@ -66,7 +66,7 @@ impl ArchiveTail {
             backoff.reset();
             if end {
                 self.state.has_read();
-                self.state.halt(None);
+                self.state.goes_on();
                 tokio::time::sleep(self.poll_interval).await;
             }
         }

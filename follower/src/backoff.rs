@@ -6,6 +6,9 @@ use std::time::Duration;
 const FIRST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(5);
 
+/// The limit for what moves a whole mirror each time.
+pub(crate) const LONGEST_EXPENSIVE: Duration = Duration::from_secs(60);
+
 #[derive(Debug, Default)]
 pub(crate) struct Backoff {
     attempts: u32,
@@ -18,17 +21,19 @@ impl Backoff {
     }
 
     /// The next wait: half of it certain, half of it chance.
-    pub(crate) fn next(&mut self) -> Duration {
-        let longest = FIRST
-            .saturating_mul(1 << self.attempts.min(10))
-            .min(LONGEST);
+    fn next(&mut self, limit: Duration) -> Duration {
+        let longest = FIRST.saturating_mul(1 << self.attempts.min(10)).min(limit);
         self.attempts = self.attempts.saturating_add(1);
         let chance = RandomState::new().build_hasher().finish() as f64 / u64::MAX as f64;
         longest.mul_f64(0.5 + chance / 2.0)
     }
 
     pub(crate) async fn wait(&mut self) {
-        tokio::time::sleep(self.next()).await;
+        tokio::time::sleep(self.next(LONGEST)).await;
+    }
+
+    pub(crate) async fn wait_expensive(&mut self) {
+        tokio::time::sleep(self.next(LONGEST_EXPENSIVE)).await;
     }
 }
 
@@ -39,10 +44,11 @@ mod tests {
     #[test]
     fn waits_grow_to_a_limit_and_start_over() {
         let mut backoff = Backoff::default();
-        let waits: Vec<_> = (0..20).map(|_| backoff.next()).collect();
+        let waits: Vec<_> = (0..20).map(|_| backoff.next(LONGEST)).collect();
         assert!(waits[0] <= FIRST && waits[0] >= FIRST / 2);
         assert!(waits[19] <= LONGEST && waits[19] >= LONGEST / 2);
+        assert!(backoff.next(LONGEST_EXPENSIVE) >= LONGEST_EXPENSIVE / 2);
         backoff.reset();
-        assert!(backoff.next() <= FIRST);
+        assert!(backoff.next(LONGEST) <= FIRST);
     }
 }

@@ -1,16 +1,23 @@
 //! Where a mirror begins: with the file that is there, with the newest image, or with nothing at the log's first
 //! frame. Never serves what it could not prove to be what was published.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use rindle_archive::{Archive, ArchiveError, ImageError, ImageInfo, Kind, failpoint};
 use rindle_proto::ids::{Epoch, Generation, Seq};
+use tokio::time::Instant;
 
 use crate::files::{self, Files};
 use crate::gateway::{Gateways, sentence};
 use crate::mirror::{self, Cursor, ErrorKind, MirrorError};
 use crate::state::State;
+
+/// A damaged image is left alone for this long: somebody may have brought its bytes back then.
+const DAMAGED_FOR: Duration = Duration::from_secs(600);
 
 /// What is in the mirror file at present.
 #[derive(Debug)]
@@ -19,7 +26,7 @@ pub(crate) enum Present {
     Nothing,
     /// A mirror. It can be served if its first copy is complete.
     Mirror(Cursor),
-    /// A file that cannot be read as the mirror it was.
+    /// A file with our mark that cannot be read as the mirror it was.
     Damaged(MirrorError),
     /// Somebody else's file: it is not touched.
     Foreign(MirrorError),
@@ -30,12 +37,16 @@ pub(crate) fn look(path: &Path) -> Present {
     if !path.exists() {
         return Present::Nothing;
     }
-    let read = mirror::open_reader(path).and_then(|conn| mirror::stored(&conn, path));
+    // An empty file is what nobody has written to yet.
+    if std::fs::metadata(path).is_ok_and(|file| file.is_file() && file.len() == 0) {
+        return Present::Nothing;
+    }
+    let read = mirror::check_mark(path)
+        .and_then(|()| mirror::open_reader(path))
+        .and_then(|conn| mirror::stored(&conn, path));
     match read {
         Ok(Some(stored)) => Present::Mirror(stored.cursor),
         Ok(None) => Present::Nothing,
-        // An empty file has no header yet: a crash before the first write.
-        Err(_) if std::fs::metadata(path).is_ok_and(|file| file.len() == 0) => Present::Nothing,
         Err(error @ MirrorError::Foreign { .. }) => Present::Foreign(error),
         Err(error) if error.kind() == ErrorKind::Corrupt => Present::Damaged(error),
         Err(error) => Present::Foreign(error),
@@ -70,6 +81,36 @@ pub(crate) enum BootstrapError {
     },
 }
 
+/// Images that were found damaged, by id.
+#[derive(Debug, Default)]
+pub(crate) struct DamagedImages(Mutex<BTreeMap<String, Instant>>);
+
+impl DamagedImages {
+    fn known(&self) -> MutexGuard<'_, BTreeMap<String, Instant>> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|_, found| found.elapsed() < DAMAGED_FOR);
+        known
+    }
+
+    pub(crate) fn add(&self, id: &str) {
+        self.known().insert(id.to_owned(), Instant::now());
+    }
+
+    fn has(&self, id: &str) -> bool {
+        self.known().contains_key(id)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.known().is_empty()
+    }
+
+    /// For people: which ones.
+    pub(crate) fn names(&self) -> String {
+        let names: Vec<String> = self.known().keys().cloned().collect();
+        names.join(", ")
+    }
+}
+
 /// Makes new mirrors.
 #[derive(Debug)]
 pub(crate) struct Bootstrap<'a> {
@@ -77,6 +118,7 @@ pub(crate) struct Bootstrap<'a> {
     pub(crate) archive: Option<&'a Archive>,
     pub(crate) gateways: &'a Gateways,
     pub(crate) state: &'a State,
+    pub(crate) damaged: &'a DamagedImages,
 }
 
 impl Bootstrap<'_> {
@@ -104,7 +146,7 @@ impl Bootstrap<'_> {
         Ok(current.map(|current| current.generation))
     }
 
-    /// True when the archive has an image that is further than `seq`.
+    /// True when the archive has an image that is further than `seq` and not known to be damaged.
     pub(crate) async fn has_image_beyond(
         &self,
         generation: Generation,
@@ -114,27 +156,35 @@ impl Bootstrap<'_> {
         Ok(images.iter().any(|image| image.base.position.seq > seq))
     }
 
+    /// Newest first, without those known to be damaged.
     async fn images(&self, generation: Generation) -> Result<Vec<ImageInfo>, BootstrapError> {
         match self.archive {
             None => Ok(Vec::new()),
             Some(archive) => {
                 let listed = archive.images(generation).list().await;
-                listed.map_err(BootstrapError::Images)
+                let mut images = listed.map_err(BootstrapError::Images)?;
+                images.retain(|image| !self.damaged.has(&image.id.to_string()));
+                Ok(images)
             }
         }
     }
 
-    /// Puts the newest whole image at `target`. False when there is none: the mirror begins empty then.
+    /// Puts the newest whole image at `target`; with `beyond`, only one that is further than that frame. False when
+    /// there is none.
     pub(crate) async fn restore(
         &self,
         generation: Generation,
         target: &Path,
+        beyond: Option<Seq>,
     ) -> Result<bool, BootstrapError> {
         files::remove(target).map_err(|source| file_error(target, source))?;
-        for image in self.images(generation).await? {
+        let images = self.images(generation).await?.into_iter();
+        let further = |image: &ImageInfo| beyond.is_none_or(|seq| image.base.position.seq > seq);
+        for image in images.filter(further) {
             match self.restore_one(generation, &image, target).await? {
                 Ok(()) => return Ok(true),
                 Err(what) => {
+                    self.damaged.add(&image.id.to_string());
                     tracing::error!(image = %image.id, %what, "an image is damaged and was not used");
                     self.state.warn(format!(
                         "image {} is damaged and was not used: {what}",

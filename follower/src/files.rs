@@ -1,10 +1,17 @@
 //! Which file is the mirror. The configured path is the file itself at first. When a mirror must be replaced, the
-//! new one is made beside it as `<db>.<n>` while the old one is read on, and then the path becomes a symbolic link
+//! new one is made beside it as `<db>.rindle-<n>` while the old one is read on, and then the path becomes a symbolic link
 //! to the new file. SQLite keeps its side files by the file's own name, so neither readers that have the old
 //! file open nor readers that come later ever see one file's log with the other's pages.
 
+use std::fs::{File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
+
+/// Keeps every other writer off the mirror; ends with the value, or with the process.
+#[derive(Debug)]
+pub(crate) struct Lock {
+    _file: File,
+}
 
 /// The files of one mirror path.
 #[derive(Clone, Debug)]
@@ -39,13 +46,39 @@ impl Files {
         name.to_string_lossy().into_owned()
     }
 
-    /// Creates the folder, and removes files beside the mirror that an earlier run left.
-    pub(crate) fn prepare(&self) -> io::Result<()> {
+    /// Creates the folder and takes `<db>.lock`, which the producer takes for its scratch too. `None` while
+    /// another process has it.
+    pub(crate) fn lock(&self) -> io::Result<Option<Lock>> {
         std::fs::create_dir_all(self.directory())?;
+        // Never removed: whoever waits for a removed file would lock another one than the next run.
+        let file = File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(self.lock_path())?;
+        match file.try_lock() {
+            Ok(()) => Ok(Some(Lock { _file: file })),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(error)) => Err(error),
+        }
+    }
+
+    /// The file that is locked.
+    pub(crate) fn lock_path(&self) -> PathBuf {
+        self.directory().join(format!("{}.lock", self.name()))
+    }
+
+    /// Removes files beside the mirror that an earlier run left. Only for who has the lock.
+    pub(crate) fn prepare(&self) -> io::Result<()> {
         self.clear_restoring()?;
         if self.db.is_symlink() && !self.exists() {
             std::fs::remove_file(&self.db)?;
         }
+        self.clear_unused()
+    }
+
+    /// Removes the mirrors that the path does not lead to. Only while none is applied to.
+    pub(crate) fn clear_unused(&self) -> io::Result<()> {
         let live = std::fs::read_link(&self.db).ok();
         let live = live.as_deref().and_then(Path::file_name);
         for (number, path) in self.numbered()? {
@@ -54,7 +87,25 @@ impl Files {
                 remove(&path)?;
             }
         }
-        Ok(())
+        match live {
+            Some(_) => remove_side_files(&self.db),
+            None => Ok(()),
+        }
+    }
+
+    /// The file that the path leads to.
+    pub(crate) fn live(&self) -> PathBuf {
+        std::fs::canonicalize(&self.db).unwrap_or_else(|_absent| self.db.clone())
+    }
+
+    /// Removes `old`, which the path led to before a swap, unless it leads there again.
+    pub(crate) fn retire(&self, old: &Path) -> io::Result<()> {
+        match (self.live() == old, old.is_symlink()) {
+            (true, _) => Ok(()),
+            // The link took its name; its side files are still there.
+            (false, true) => remove_side_files(old),
+            (false, false) => remove(old),
+        }
     }
 
     /// A path for a mirror that is to replace the present one: nothing is there.
@@ -72,7 +123,8 @@ impl Files {
     }
 
     fn restoring_folder(&self) -> PathBuf {
-        self.directory().join(format!("{}.restoring", self.name()))
+        self.directory()
+            .join(format!("{}.rindle-restoring", self.name()))
     }
 
     fn clear_restoring(&self) -> io::Result<()> {
@@ -84,7 +136,9 @@ impl Files {
 
     /// Makes `new` what the path leads to; in one step, and kept over a crash.
     pub(crate) fn swap(&self, new: &Path) -> io::Result<()> {
-        let link = self.directory().join(format!("{}.link", self.name()));
+        let link = self
+            .directory()
+            .join(format!("{}.rindle-link", self.name()));
         match std::fs::remove_file(&link) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             Ok(()) | Err(_) => {}
@@ -110,11 +164,12 @@ impl Files {
     }
 
     fn path(&self, number: u64) -> PathBuf {
-        self.directory().join(format!("{}.{number}", self.name()))
+        self.directory()
+            .join(format!("{}.rindle-{number}", self.name()))
     }
 
     fn numbered(&self) -> io::Result<Vec<(u64, PathBuf)>> {
-        let prefix = format!("{}.", self.name());
+        let prefix = format!("{}.rindle-", self.name());
         let mut found = Vec::new();
         for entry in std::fs::read_dir(self.directory())? {
             let path = entry?.path();
@@ -130,9 +185,18 @@ impl Files {
     }
 }
 
-/// Removes a SQLite file with its side files; what is not there is no error.
+/// Removes a SQLite file with its side files; these first, for a log without its file would be replayed into the
+/// next one. What is not there is no error.
 pub(crate) fn remove(path: &Path) -> io::Result<()> {
-    for suffix in ["", "-wal", "-shm", "-journal"] {
+    remove_side_files(path)?;
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+fn remove_side_files(path: &Path) -> io::Result<()> {
+    for suffix in ["-wal", "-shm", "-journal"] {
         let mut name = path.as_os_str().to_owned();
         name.push(suffix);
         match std::fs::remove_file(PathBuf::from(name)) {
@@ -182,7 +246,44 @@ mod tests {
         files.prepare().unwrap();
         assert_eq!(read(&Connection::open(files.db()).unwrap()), "third");
         assert_eq!(files.numbered().unwrap().len(), 1, "the second is gone");
-        assert_eq!(files.next().unwrap(), dir.path().join("m.db.3"));
+        assert_eq!(files.next().unwrap(), dir.path().join("m.db.rindle-3"));
+    }
+
+    #[test]
+    fn file_of_somebody_else_beside_the_mirror_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = Files::new(&dir.path().join("m.db"));
+        let theirs = dir.path().join("m.db.20260101");
+        std::fs::write(&theirs, "a backup").unwrap();
+        files.prepare().unwrap();
+        assert!(theirs.exists());
+    }
+
+    #[test]
+    fn mirror_that_was_swapped_out_is_removed_and_the_live_one_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = Files::new(&dir.path().join("m.db"));
+        for word in ["second", "third"] {
+            let old = files.live();
+            let next = files.next().unwrap();
+            drop(make(&next, word));
+            files.swap(&next).unwrap();
+            files.retire(&old).unwrap();
+            files.retire(&files.live()).unwrap();
+            assert_eq!(files.numbered().unwrap().len(), 1, "{word}");
+        }
+        assert_eq!(read(&Connection::open(files.db()).unwrap()), "third");
+    }
+
+    #[test]
+    fn second_writer_does_not_get_the_lock() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = Files::new(&dir.path().join("m.db"));
+        let first = files.lock().unwrap();
+        assert!(first.is_some());
+        assert!(files.lock().unwrap().is_none());
+        drop(first);
+        assert!(files.lock().unwrap().is_some());
     }
 
     #[test]

@@ -12,10 +12,10 @@ use tokio_util::sync::CancellationToken;
 use crate::apply::{ApplyError, Handle, Job, Thread};
 use crate::archive_tail::{ArchiveEnd, ArchiveTail};
 use crate::backoff::Backoff;
-use crate::bootstrap::{Bootstrap, BootstrapError, Present, epoch_of, look};
+use crate::bootstrap::{Bootstrap, BootstrapError, DamagedImages, Present, epoch_of, look};
 use crate::bulk::{Fetcher, From, Queue};
 use crate::config::Settings;
-use crate::files::Files;
+use crate::files::{Files, Lock};
 use crate::gateway::{Gateways, sentence};
 use crate::mirror::{Cursor, ErrorKind, MirrorOptions};
 use crate::state::State;
@@ -27,8 +27,11 @@ const CURRENT_INTERVAL: Duration = Duration::from_secs(5);
 /// How long a halt on damaged bytes is left before they are read again: somebody may have brought them back.
 const DAMAGE_INTERVAL: Duration = Duration::from_secs(30);
 
-/// What lasted this long was no failed attempt.
-const HEALTHY: Duration = Duration::from_secs(10);
+/// How often it is tried to take the lock that another process has.
+const LOCK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// A mirror that was replaced is kept for this long, for readers that were just opening it.
+const RETIRE_AFTER: Duration = Duration::from_secs(30);
 
 /// Who speaks to the apply thread of the mirror that is followed.
 pub(crate) type Control = watch::Sender<Option<Handle>>;
@@ -43,6 +46,7 @@ pub(crate) struct Follow {
     gateways: Gateways,
     control: Control,
     stop: CancellationToken,
+    damaged: DamagedImages,
 }
 
 /// What is to be done next.
@@ -50,8 +54,10 @@ pub(crate) struct Follow {
 enum Plan {
     /// With what is there.
     Resume,
-    /// With a new mirror, of this generation if one is named.
-    Replace(Option<Generation>),
+    /// With a new mirror of this generation, whatever is in the present one.
+    Replace(Generation),
+    /// With an image of this generation that is further than the present mirror.
+    Advance(Generation, Seq),
 }
 
 /// What became of a plan.
@@ -86,11 +92,15 @@ impl Follow {
             gateways,
             control,
             stop,
+            damaged: DamagedImages::default(),
         }
     }
 
     /// Follows until stopped.
     pub(crate) async fn run(self) -> Result<(), std::io::Error> {
+        let Some(_lock) = self.lock().await? else {
+            return Ok(());
+        };
         self.files.prepare()?;
         if self.gateways.is_empty() {
             self.state.must_read();
@@ -98,16 +108,17 @@ impl Follow {
         let mut plan = Plan::Resume;
         let mut backoff = Backoff::default();
         for attempt in 0.. {
-            let began = tokio::time::Instant::now();
+            let before = self.applied();
             let outcome = self.carry_out(plan, attempt).await;
-            if began.elapsed() >= HEALTHY {
+            // However long an attempt took: one that led nowhere is a failed one.
+            if self.applied() > before {
                 backoff.reset();
             }
             plan = match outcome {
                 Outcome::Stopped => return Ok(()),
                 Outcome::Next(plan) => plan,
                 Outcome::Wait(plan, why) => {
-                    tracing::info!(%why, "waiting");
+                    tracing::warn!(%why, "waiting");
                     self.state.wait_for(format!("waiting: {why}"));
                     plan
                 }
@@ -121,12 +132,47 @@ impl Follow {
                 },
             };
             // Also after `Next`: a restore that does not help must not turn in a circle without a pause.
+            let pause = async {
+                match plan {
+                    Plan::Resume => backoff.wait().await,
+                    Plan::Replace(_) | Plan::Advance(..) => backoff.wait_expensive().await,
+                }
+            };
             tokio::select! {
                 () = self.stop.cancelled() => return Ok(()),
-                () = backoff.wait() => {}
+                () = pause => {}
             }
         }
         Ok(())
+    }
+
+    /// Waits until no other process writes the mirror. `None` when stopped.
+    async fn lock(&self) -> Result<Option<Lock>, std::io::Error> {
+        let mut told = false;
+        loop {
+            if let Some(lock) = self.files.lock()? {
+                return Ok(Some(lock));
+            }
+            if !told {
+                let path = self.files.lock_path();
+                let why = format!(
+                    "waiting: another process has {path:?} locked and writes this mirror; stop it, or set another db"
+                );
+                tracing::warn!("{why}");
+                self.state.wait_for(why);
+                told = true;
+            }
+            tokio::select! {
+                () = self.stop.cancelled() => return Ok(None),
+                () = tokio::time::sleep(LOCK_INTERVAL) => {}
+            }
+        }
+    }
+
+    fn applied(&self) -> Option<(Generation, Seq)> {
+        let applied = self.state.applied();
+        let cursor = *applied.borrow();
+        cursor.map(|cursor| (cursor.generation, cursor.position.seq))
     }
 
     fn bootstrap(&self) -> Bootstrap<'_> {
@@ -135,6 +181,7 @@ impl Follow {
             archive: self.archive.as_ref(),
             gateways: &self.gateways,
             state: &self.state,
+            damaged: &self.damaged,
         }
     }
 
@@ -176,15 +223,16 @@ impl Follow {
                 Ok(Line::new(db, cursor.generation, cursor))
             }
             (Plan::Resume, Present::Mirror(_) | Present::Nothing) => {
-                self.make(None, cursor, attempt).await
+                self.make_current(cursor, attempt).await
             }
             (Plan::Resume, Present::Damaged(error)) => {
                 let text = sentence(&error);
                 tracing::error!(%text, "the mirror file is damaged, a new one takes its place");
                 self.state.warn(text);
-                self.make(None, None, attempt).await
+                self.make_current(None, attempt).await
             }
-            (Plan::Replace(generation), _) => self.make(*generation, cursor, attempt).await,
+            (Plan::Replace(generation), _) => self.make(*generation, cursor, None).await,
+            (Plan::Advance(generation, seq), _) => self.make(*generation, cursor, Some(*seq)).await,
         }
     }
 
@@ -194,18 +242,22 @@ impl Follow {
         }
     }
 
-    /// A new mirror: from the newest image, else from the first frame.
+    async fn make_current(&self, old: Option<Cursor>, attempt: usize) -> Result<Line, Begin> {
+        let generation = self.bootstrap().generation(attempt).await?;
+        self.make(generation, old, None).await
+    }
+
+    /// A new mirror: from the newest image, else from the first frame. With `beyond`, only from an image that is
+    /// further: the present mirror never goes back.
     async fn make(
         &self,
-        generation: Option<Generation>,
+        generation: Generation,
         old: Option<Cursor>,
-        attempt: usize,
+        beyond: Option<Seq>,
     ) -> Result<Line, Begin> {
-        let bootstrap = self.bootstrap();
-        let generation = match generation {
-            Some(generation) => generation,
-            None => bootstrap.generation(attempt).await?,
-        };
+        self.files
+            .clear_unused()
+            .map_err(|source| self.file_error(source))?;
         let beside = self.files.exists() && self.state.serving().is_some();
         let target = match beside {
             true => self
@@ -222,7 +274,12 @@ impl Follow {
                 db.to_owned()
             }
         };
-        let restored = bootstrap.restore(generation, &target).await?;
+        let bootstrap = self.bootstrap();
+        let restored = bootstrap.restore(generation, &target, beyond).await?;
+        if !restored && beyond.is_some() {
+            let why = "no image that can be used is further than the mirror".to_owned();
+            return Err(Begin::Outcome(Outcome::Wait(Plan::Resume, why)));
+        }
         if !restored {
             tracing::info!(%generation, "no image: beginning with the first frame");
             self.state.wait_for("waiting for the first copy");
@@ -244,7 +301,8 @@ impl Follow {
     /// Applies to one mirror until it must be replaced, or cannot go on.
     async fn line(&self, line: Line) -> Outcome {
         let generation = line.generation;
-        let mut thread = match Thread::spawn(self.job(line)) {
+        let left = self.stop.child_token();
+        let mut thread = match Thread::spawn(self.job(line, left.clone())) {
             Ok(thread) => thread,
             Err(error) => return Outcome::Wait(Plan::Resume, format!("start a thread: {error}")),
         };
@@ -255,20 +313,33 @@ impl Follow {
             () = thread.ended() => Outcome::Next(Plan::Resume),
             current = self.other_current(generation) => {
                 tracing::info!(%current, "another generation is current");
-                Outcome::Next(Plan::Replace(Some(current)))
+                Outcome::Next(Plan::Replace(current))
             }
             outcome = self.tail(handle, generation) => outcome,
         };
         self.control.send_replace(None);
+        let leaves = matches!(
+            &outcome,
+            Outcome::Next(Plan::Replace(_) | Plan::Advance(..))
+        );
+        if leaves {
+            // A first copy that nobody wants any more is not waited for.
+            left.cancel();
+        }
+        let joined = thread.join().await;
         self.state.set_held(None);
-        match (thread.join().await, outcome) {
+        match (joined, outcome) {
             (_, Outcome::Stopped) => Outcome::Stopped,
+            (Err(error), outcome) if leaves => {
+                tracing::info!(error = %sentence(&error), "the mirror that is replaced came to an end");
+                outcome
+            }
             (Ok(()), outcome) => outcome,
             (Err(error), _) => self.apply_failed(&error, generation),
         }
     }
 
-    fn job(&self, line: Line) -> Job {
+    fn job(&self, line: Line, left: CancellationToken) -> Job {
         let from = match &self.archive {
             Some(archive) => From::Archive(archive.log(line.generation)),
             None => From::Gateway(self.gateways.clone(), line.generation),
@@ -277,16 +348,19 @@ impl Follow {
             runtime: tokio::runtime::Handle::current(),
             from,
             state: self.state.clone(),
-            stop: self.stop.clone(),
+            stop: left,
             queue: Queue::default(),
         };
         let (files, state, path) = (self.files.clone(), self.state.clone(), line.path.clone());
+        let runtime = tokio::runtime::Handle::current();
         let complete = move || {
             let db = files.db();
             let replaces = path != db;
             if replaces {
+                let old = files.live();
                 files.swap(&path)?;
                 tracing::info!(path = %path.display(), "the new mirror took the old one's place");
+                runtime.spawn(retire(files.clone(), old));
             }
             if replaces || state.serving().is_none() {
                 state.serve(db.to_owned());
@@ -313,8 +387,14 @@ impl Follow {
         // A mirror that never was complete is made anew: what is in its file is of no worth.
         let again = match self.state.serving() {
             Some(_) => Plan::Resume,
-            None => Plan::Replace(Some(generation)),
+            None => Plan::Replace(generation),
         };
+        if error.file_is_damaged() {
+            let text = format!("{reason}; a new mirror takes its place");
+            tracing::error!(%text, "the mirror file is damaged");
+            self.state.warn(text.clone());
+            return Outcome::Wait(Plan::Replace(generation), text);
+        }
         match error.kind() {
             ErrorKind::Retry => Outcome::Wait(again, reason),
             ErrorKind::Corrupt => Outcome::Halt {
@@ -355,8 +435,9 @@ impl Follow {
             gateways: self.gateways.clone(),
             handle,
             state: self.state.clone(),
-            can_restore: self.archive.is_some(),
-            pinned: self.bootstrap().current().await.ok().flatten(),
+            // With an image that is damaged the log is the way on, as long as it reaches back.
+            can_restore: self.archive.is_some() && self.damaged.is_empty(),
+            pinned: self.pinned(generation).await,
         };
         match tail.run().await {
             TailEnd::Restore(why) => self.restore(why, generation).await,
@@ -365,10 +446,22 @@ impl Follow {
         }
     }
 
+    /// The only generation that may be followed; none when there is no archive to say it.
+    async fn pinned(&self, generation: Generation) -> Option<Generation> {
+        match self.bootstrap().current().await {
+            Ok(current) => current,
+            // Not "any": what a gateway serves may be what the pointer was moved away from.
+            Err(error) => {
+                tracing::warn!(error = %sentence(&error), "the archive's pointer cannot be read: staying with the generation that is followed");
+                Some(generation)
+            }
+        }
+    }
+
     async fn restore(&self, why: Why, generation: Generation) -> Outcome {
         match why {
-            Why::Generation(other) => Outcome::Next(Plan::Replace(Some(other))),
-            Why::ChainDiffers => Outcome::Next(Plan::Replace(Some(generation))),
+            Why::Generation(other) => Outcome::Next(Plan::Replace(other)),
+            Why::ChainDiffers => Outcome::Next(Plan::Replace(generation)),
             Why::TooFarBehind | Why::Trimmed => {
                 let applied = *self.state.applied().borrow();
                 let seq = applied
@@ -378,12 +471,9 @@ impl Follow {
                     self.bootstrap().has_image_beyond(generation, seq).await,
                     why,
                 ) {
-                    (Ok(true), _) => Outcome::Next(Plan::Replace(Some(generation))),
+                    (Ok(true), _) => Outcome::Next(Plan::Advance(generation, seq)),
                     (Ok(false), Why::Trimmed) => Outcome::Halt {
-                        reason: format!(
-                            "the log no longer reaches back to frame {seq} and no image is further: run \
-                             `rindle backup producer`, or configure sources[0].backup"
-                        ),
+                        reason: self.no_way_on(seq),
                         generation: Some(generation),
                         again: Some(Plan::Resume),
                     },
@@ -394,6 +484,17 @@ impl Follow {
                 }
             }
         }
+    }
+
+    fn no_way_on(&self, seq: Seq) -> String {
+        let damaged = match self.damaged.is_empty() {
+            true => String::new(),
+            false => format!(" (damaged: {})", self.damaged.names()),
+        };
+        format!(
+            "the log no longer reaches back to frame {seq} and no image that can be used is further{damaged}: run \
+             `rindle backup producer`, or configure sources[0].backup"
+        )
     }
 
     /// Comes back when the archive points to another generation.
@@ -418,7 +519,7 @@ impl Follow {
         again: Option<Plan>,
     ) -> Option<Plan> {
         tracing::error!(%reason, "halted");
-        self.state.halt(Some(reason));
+        self.state.halt(reason);
         let moved = async {
             match generation {
                 Some(generation) => self.other_current(generation).await,
@@ -436,9 +537,17 @@ impl Follow {
         };
         tokio::select! {
             () = self.stop.cancelled() => None,
-            current = moved => Some(Plan::Replace(Some(current))),
+            current = moved => Some(Plan::Replace(current)),
             plan = mended => Some(plan),
         }
+    }
+}
+
+/// Removes a mirror that was swapped out, once nobody is about to open it. A stop before leaves it to the next start.
+async fn retire(files: Files, old: PathBuf) {
+    tokio::time::sleep(RETIRE_AFTER).await;
+    if let Err(error) = files.retire(&old) {
+        tracing::warn!(%error, path = %old.display(), "a mirror that is no longer used cannot be removed");
     }
 }
 

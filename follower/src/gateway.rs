@@ -111,6 +111,14 @@ impl Gateways {
         })
     }
 
+    /// Refuses what no attempt to connect could make anything of.
+    pub(crate) async fn check(&self) -> Result<(), GatewayError> {
+        match self.urls.iter().any(|url| url.starts_with("https://")) {
+            true => self.tls().await.map(drop),
+            false => Ok(()),
+        }
+    }
+
     async fn tls(&self) -> Result<ClientTlsConfig, GatewayError> {
         let read = async |path: &std::path::Path| {
             let read = tokio::fs::read(path).await;

@@ -16,7 +16,7 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-pub(crate) use listen::serve;
+pub(crate) use listen::{acceptor, serve};
 
 use crate::apply::Handle;
 use crate::config::Secret;
@@ -75,26 +75,31 @@ pub(crate) fn router(http: Http) -> Router {
         .with_state(http)
 }
 
-/// An answer that is an error, in the form that clients read.
-pub(crate) struct Failure(StatusCode, String);
+/// An answer that is an error, in the form that clients read; with a code where programs tell several apart.
+pub(crate) struct Failure(StatusCode, String, Option<&'static str>);
 
 impl Failure {
     pub(crate) fn bad(text: impl Into<String>) -> Self {
-        Self(StatusCode::BAD_REQUEST, text.into())
+        Self(StatusCode::BAD_REQUEST, text.into(), None)
     }
 
-    pub(crate) fn conflict(text: impl Into<String>) -> Self {
-        Self(StatusCode::CONFLICT, text.into())
+    pub(crate) fn conflict(code: &'static str, text: impl Into<String>) -> Self {
+        Self(StatusCode::CONFLICT, text.into(), Some(code))
     }
 
     pub(crate) fn unavailable(text: impl Into<String>) -> Self {
-        Self(StatusCode::SERVICE_UNAVAILABLE, text.into())
+        Self(StatusCode::SERVICE_UNAVAILABLE, text.into(), None)
     }
 }
 
 impl IntoResponse for Failure {
     fn into_response(self) -> Response {
-        (self.0, Json(json!({"error": self.1}))).into_response()
+        let Self(status, error, code) = self;
+        let body = match code {
+            Some(code) => json!({"error": error, "code": code}),
+            None => json!({"error": error}),
+        };
+        (status, Json(body)).into_response()
     }
 }
 
@@ -112,7 +117,7 @@ async fn authorize(Shared(http): Shared<Http>, request: Request, next: Next) -> 
         .and_then(|value| value.to_str().ok());
     match token_matches(http.auth_token.as_ref(), given) {
         true => next.run(request).await,
-        false => Failure(StatusCode::UNAUTHORIZED, "unauthorized".to_owned()).into_response(),
+        false => Failure(StatusCode::UNAUTHORIZED, "unauthorized".to_owned(), None).into_response(),
     }
 }
 
@@ -139,7 +144,7 @@ async fn boot_id(Shared(http): Shared<Http>, request: Request, next: Next) -> Re
 }
 
 async fn not_found() -> Response {
-    Failure(StatusCode::NOT_FOUND, "not found".to_owned()).into_response()
+    Failure(StatusCode::NOT_FOUND, "not found".to_owned(), None).into_response()
 }
 
 async fn version() -> Json<Value> {

@@ -35,7 +35,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use metrics_exporter_prometheus::PrometheusHandle;
-use rindle_archive::Archive;
+use rindle_archive::{Archive, ArchiveError, Kind};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -47,42 +47,98 @@ use crate::state::State;
 /// A stop that takes longer leaves what is open to the next start.
 const STOP_LIMIT: Duration = Duration::from_secs(8);
 
-/// Follows and serves until stopped.
-///
-/// # Errors
-/// What ended it otherwise.
-pub async fn run(
-    settings: Settings,
-    listener: TcpListener,
-    state: State,
-    metrics: PrometheusHandle,
-    stop: CancellationToken,
-) -> anyhow::Result<()> {
-    let archive = match &settings.source.backup {
-        None => None,
-        Some(backup) => {
-            let opened = Archive::open(backup, &settings.source.name).await;
-            Some(opened.context("open the archive")?)
+/// Why settings that make sense by themselves cannot be followed.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The archive.
+    #[error("open the archive")]
+    Archive(#[source] ArchiveError),
+    /// Token or certificates towards the gateway.
+    #[error("{0}")]
+    Gateway(String),
+    /// Certificates of the HTTP service.
+    #[error("read the certificates")]
+    Tls(#[source] std::io::Error),
+}
+
+impl OpenError {
+    /// True when the configuration is wrong: trying again cannot help.
+    pub fn is_refusal(&self) -> bool {
+        match self {
+            OpenError::Archive(error) => error.kind() != Kind::Retry,
+            OpenError::Gateway(_) | OpenError::Tls(_) => true,
         }
-    };
-    let gateways = gateway::Gateways::new(&settings.source)?;
-    let (control, controlled) = watch::channel(None);
-    let shared = http::Http::new(
-        state.clone(),
-        metrics,
-        settings.auth_token.clone(),
-        controlled,
-    );
-    let tls = settings.tls.clone();
-    let follow = follow::Follow::new(settings, archive, gateways, state, control, stop.clone());
-    let mut tasks = JoinSet::new();
-    tasks.spawn(async move { follow.run().await.context("follow the source") });
-    let (router, serving) = (http::router(shared), stop.clone());
-    tasks.spawn(async move {
-        let served = http::serve(listener, tls.as_ref(), router, serving).await;
-        served.context("serve HTTP")
-    });
-    finish(tasks, stop).await
+    }
+}
+
+/// A follower whose settings were tried: what can be refused was not.
+pub struct Follower {
+    settings: Settings,
+    archive: Option<Archive>,
+    gateways: gateway::Gateways,
+    tls: Option<tokio_rustls::TlsAcceptor>,
+}
+
+impl Follower {
+    /// Opens the archive, and reads tokens and certificates.
+    ///
+    /// # Errors
+    /// When one of these is of no use.
+    pub async fn open(settings: Settings) -> Result<Self, OpenError> {
+        let tls = settings.tls.as_ref().map(http::acceptor);
+        let tls = tls.transpose().map_err(OpenError::Tls)?;
+        let refused = |error| OpenError::Gateway(gateway::sentence(&error));
+        let gateways = gateway::Gateways::new(&settings.source).map_err(refused)?;
+        gateways.check().await.map_err(refused)?;
+        let archive = match &settings.source.backup {
+            None => None,
+            Some(backup) => {
+                let opened = Archive::open(backup, &settings.source.name).await;
+                Some(opened.map_err(OpenError::Archive)?)
+            }
+        };
+        Ok(Self {
+            settings,
+            archive,
+            gateways,
+            tls,
+        })
+    }
+
+    /// Follows and serves until stopped.
+    ///
+    /// # Errors
+    /// What ended it otherwise.
+    pub async fn run(
+        self,
+        listener: TcpListener,
+        state: State,
+        metrics: PrometheusHandle,
+        stop: CancellationToken,
+    ) -> anyhow::Result<()> {
+        let Self {
+            settings,
+            archive,
+            gateways,
+            tls,
+        } = self;
+        let (control, controlled) = watch::channel(None);
+        let shared = http::Http::new(
+            state.clone(),
+            metrics,
+            settings.auth_token.clone(),
+            controlled,
+        );
+        let follow = follow::Follow::new(settings, archive, gateways, state, control, stop.clone());
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move { follow.run().await.context("follow the source") });
+        let (router, serving) = (http::router(shared), stop.clone());
+        tasks.spawn(async move {
+            let served = http::serve(listener, tls, router, serving).await;
+            served.context("serve HTTP")
+        });
+        finish(tasks, stop).await
+    }
 }
 
 /// The first task to end decides; the others are given a moment.

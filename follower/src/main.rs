@@ -9,6 +9,7 @@ use anyhow::Context as _;
 use clap::Parser;
 use rindle_follower::config::Settings;
 use rindle_follower::state::State;
+use rindle_follower::{Follower, OpenError};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -48,7 +49,11 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("rindled: {error:#}");
-            ExitCode::FAILURE
+            let opened = error.downcast_ref::<OpenError>();
+            match opened.is_some_and(OpenError::is_refusal) {
+                true => ExitCode::from(REFUSED),
+                false => ExitCode::FAILURE,
+            }
         }
     }
 }
@@ -56,19 +61,21 @@ fn main() -> ExitCode {
 async fn serve(settings: Settings) -> anyhow::Result<()> {
     let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().install_recorder();
     let metrics = recorder.context("install the metrics recorder")?;
-    let listener = TcpListener::bind(settings.http)
+    let (address, ws_port) = (settings.http, settings.ws_port);
+    let follower = Follower::open(settings).await?;
+    let listener = TcpListener::bind(address)
         .await
-        .with_context(|| format!("listen on {}", settings.http))?;
+        .with_context(|| format!("listen on {address}"))?;
     let stop = stop_on_signal()?;
     let state = State::new();
     let ready = serde_json::json!({
         "ready": true,
         "httpPort": listener.local_addr()?.port(),
-        "wsPort": settings.ws_port,
+        "wsPort": ws_port,
         "bootId": state.boot_id(),
     });
     println!("{ready}");
-    rindle_follower::run(settings, listener, state, metrics, stop).await
+    follower.run(listener, state, metrics, stop).await
 }
 
 fn stop_on_signal() -> anyhow::Result<CancellationToken> {

@@ -28,8 +28,8 @@ struct Facts {
     boots: u64,
     /// With an archive alone: its log was not yet read to its end, so what is served may be old, or damage may follow.
     unread: bool,
-    /// Why nothing is served yet.
-    waiting: String,
+    /// Why the mirror does not move, until it does.
+    waiting: Option<String>,
     /// Why the follower stopped following, until it goes on.
     halted: Option<String>,
     /// Things a human should look at that stop nothing.
@@ -63,7 +63,7 @@ pub struct Head {
 }
 
 /// A mirror held still for verify.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Held {
     /// Only transactions with a `final_lsn` below are in the mirror.
     pub snapshot: Lsn,
@@ -81,6 +81,10 @@ pub struct View {
     pub reason: Option<String>,
     /// The sentence is one that needs an operator.
     pub halted: bool,
+    /// Why the mirror does not move, also while an earlier state of it is served; none once it moves.
+    pub waiting: Option<String>,
+    /// It is held still for verify.
+    pub held: Option<Held>,
     /// Generation that is followed.
     pub generation: Option<String>,
     /// Last frame in the mirror.
@@ -103,7 +107,7 @@ impl State {
     /// Of a program that just started.
     pub fn new() -> Self {
         let facts = Facts {
-            waiting: "starting".to_owned(),
+            waiting: Some("starting".to_owned()),
             ..Facts::default()
         };
         Self(Arc::new(Inner {
@@ -150,11 +154,17 @@ impl State {
     }
 
     pub(crate) fn wait_for(&self, what: impl Into<String>) {
-        self.facts().waiting = what.into();
+        self.facts().waiting = Some(what.into());
     }
 
-    pub(crate) fn halt(&self, reason: Option<String>) {
-        self.facts().halted = reason;
+    /// Whatever it waited or halted for, it is over.
+    pub(crate) fn goes_on(&self) {
+        let mut facts = self.facts();
+        (facts.halted, facts.waiting) = (None, None);
+    }
+
+    pub(crate) fn halt(&self, reason: String) {
+        self.facts().halted = Some(reason);
     }
 
     pub(crate) fn warn(&self, warning: String) {
@@ -190,8 +200,7 @@ impl State {
         let before = self.0.applied.send_replace(cursor);
         let seq = |cursor: Option<Cursor>| cursor.map(|cursor| cursor.position.seq);
         if before.is_some() && seq(cursor) > seq(before) {
-            // Whatever it was, it is over.
-            self.halt(None);
+            self.goes_on();
         }
     }
 
@@ -206,7 +215,12 @@ impl State {
         let facts = self.facts();
         let (lag_bytes, lag_seconds) = lag(cursor.as_ref(), facts.head);
         let waiting = match (&facts.serving, facts.unread) {
-            (None, _) => Some(facts.waiting.clone()),
+            (None, _) => Some(
+                facts
+                    .waiting
+                    .clone()
+                    .unwrap_or_else(|| "waiting for the first copy".to_owned()),
+            ),
             (Some(_), true) => Some("reading the archive's log".to_owned()),
             (Some(_), false) => None,
         };
@@ -215,6 +229,8 @@ impl State {
             ready: reason.is_none(),
             halted: facts.halted.is_some(),
             reason,
+            waiting: facts.waiting.clone(),
+            held: facts.held,
             generation: cursor.map(|cursor| cursor.generation.to_string()),
             applied_seq: cursor.map_or(Seq(0), |cursor| cursor.position.seq),
             applied_lsn: cursor.map_or(Lsn(0), |cursor| cursor.end_lsn.0),

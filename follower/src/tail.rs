@@ -78,16 +78,27 @@ impl Tail {
         let mut backoff = Backoff::default();
         for attempt in 0.. {
             let url = self.gateways.url(attempt).to_owned();
-            let error = match self.attempt(&url, &mut backoff).await {
+            let before = self.applied();
+            let error = match self.attempt(&url).await {
                 Err(StreamEnd::Again(error)) => sentence(&error),
                 Err(StreamEnd::Restore(why)) => return TailEnd::Restore(why),
                 Err(StreamEnd::Gone) => return TailEnd::Gone,
                 Ok(()) => "it ended the stream".to_owned(),
             };
             self.lost(url, error);
+            // A gateway that only greets us and breaks off is not asked in a circle.
+            if self.applied() > before {
+                backoff.reset();
+            }
             backoff.wait().await;
         }
         TailEnd::Gone
+    }
+
+    fn applied(&self) -> Option<Seq> {
+        let applied = self.state.applied();
+        let cursor = *applied.borrow();
+        cursor.map(|cursor| cursor.position.seq)
     }
 
     fn lost(&self, url: String, detail: String) {
@@ -104,7 +115,7 @@ impl Tail {
         });
     }
 
-    async fn attempt(&self, url: &str, backoff: &mut Backoff) -> Result<(), StreamEnd> {
+    async fn attempt(&self, url: &str) -> Result<(), StreamEnd> {
         // First of all: an incomplete transaction of the stream before must not stay open while nobody is there.
         let cursor = self.handle.rewind().await?;
         let mut gateway = self.gateways.connect(url).await?;
@@ -116,7 +127,7 @@ impl Tail {
             detail: None,
         });
         tracing::info!(%url, seq = %cursor.position.seq, "following");
-        self.follow(replies, backoff).await
+        self.follow(replies).await
     }
 
     fn request(&self, cursor: &Cursor) -> SubscribeRequest {
@@ -166,11 +177,7 @@ impl Tail {
         Ok(())
     }
 
-    async fn follow(
-        &self,
-        mut replies: Streaming<SubscribeReply>,
-        backoff: &mut Backoff,
-    ) -> Result<(), StreamEnd> {
+    async fn follow(&self, mut replies: Streaming<SubscribeReply>) -> Result<(), StreamEnd> {
         let mut reader = FrameReader::new();
         while let Some(reply) = replies.message().await? {
             match reply.reply {
@@ -194,7 +201,6 @@ impl Tail {
                     return Err(GatewayError::Protocol(what).into());
                 }
             }
-            backoff.reset();
         }
         Ok(())
     }

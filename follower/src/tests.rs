@@ -2,5 +2,6 @@
 
 mod archive;
 mod env;
+mod file;
 mod stream;
 mod verify;

@@ -2,14 +2,18 @@
 //! Pure: [`super::Worker`] asks and acts.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use rindle_proto::frame::{Frame, FrameKind};
-use rindle_proto::ids::{Lsn, Seq};
+use rindle_proto::ids::{FinalLsn, Lsn, Seq};
 use tokio::sync::oneshot;
 
 use super::Input;
 use crate::mirror::Cursor;
 use crate::state::Held;
+
+/// A hold that nobody releases or renews ends by itself.
+pub(crate) const LIMIT: Duration = Duration::from_secs(600);
 
 /// Why the mirror cannot be held at a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -27,10 +31,23 @@ pub(crate) enum HoldError {
     NotComplete,
 }
 
+impl HoldError {
+    /// What programs go by.
+    pub(crate) fn code(self) -> &'static str {
+        match self {
+            HoldError::Past { .. } => "past",
+            HoldError::Busy { .. } => "busy",
+            HoldError::NotComplete => "not_complete",
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Hold {
     wanted: Option<Wanted>,
     held: Option<Held>,
+    /// Counts grants and renewals: the lapse of an earlier one is of no meaning.
+    term: u64,
     /// Everything up to here was applied.
     through: Lsn,
     /// What came while the mirror is held; the channel's room bounds it.
@@ -50,6 +67,7 @@ impl Hold {
         snapshot: Lsn,
         reached: oneshot::Sender<Result<Held, HoldError>>,
         cursor: Option<&Cursor>,
+        open: Option<FinalLsn>,
     ) {
         // Whoever asked and gave up is no longer in the way.
         self.wanted = self
@@ -66,7 +84,13 @@ impl Hold {
                 at: cursor.end_lsn.0,
                 snapshot,
             }),
-            (None, Some(_)) => None,
+            // Parts of one that must not be in it are: it cannot be stopped before any more.
+            (None, Some(_)) => open
+                .filter(|open| open.0 >= snapshot)
+                .map(|open| HoldError::Past {
+                    at: open.0,
+                    snapshot,
+                }),
         };
         match refused {
             Some(error) => drop(reached.send(Err(error))),
@@ -74,14 +98,25 @@ impl Hold {
         }
     }
 
-    /// Ends a hold; with `only`, one at that snapshot. True when it did.
-    pub(super) fn release(&mut self, only: Option<Lsn>) -> bool {
-        let other = |held: Held| only.is_some_and(|snapshot| snapshot != held.snapshot);
-        if self.held.is_some_and(other) {
-            return false;
-        }
+    /// Ends a hold, and what waits for one.
+    pub(super) fn release(&mut self) {
         (self.wanted, self.held) = (None, None);
-        true
+    }
+
+    /// The time of `term` is over. True when the mirror was held in it.
+    pub(super) fn lapse(&mut self, term: u64) -> bool {
+        let lapses = self.held.is_some() && self.term == term;
+        if lapses {
+            self.held = None;
+        }
+        lapses
+    }
+
+    /// Begins another term, if the mirror is held.
+    pub(super) fn renew(&mut self) -> Option<u64> {
+        self.held?;
+        self.term += 1;
+        Some(self.term)
     }
 
     /// Nothing may be applied now.

@@ -30,21 +30,21 @@ const HANDSHAKES: usize = 64;
 /// Serves until stopped.
 pub(crate) async fn serve(
     listener: TcpListener,
-    tls: Option<&ServerTls>,
+    acceptor: Option<TlsAcceptor>,
     router: Router,
     stop: CancellationToken,
 ) -> io::Result<()> {
     let stopped = stop.cancelled_owned();
-    match tls {
+    match acceptor {
         None => {
             axum::serve(listener, router)
                 .with_graceful_shutdown(stopped)
                 .await
         }
-        Some(tls) => {
+        Some(acceptor) => {
             let listener = Tls {
                 listener,
-                acceptor: TlsAcceptor::from(Arc::new(server_config(tls)?)),
+                acceptor,
                 handshakes: JoinSet::new(),
             };
             axum::serve(listener, router)
@@ -52,6 +52,11 @@ pub(crate) async fn serve(
                 .await
         }
     }
+}
+
+/// Reads the certificates.
+pub(crate) fn acceptor(tls: &ServerTls) -> io::Result<TlsAcceptor> {
+    Ok(TlsAcceptor::from(Arc::new(server_config(tls)?)))
 }
 
 struct Tls {

@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 
 use super::schema::{blocking, served};
 use super::{Failure, Http, parse};
-use crate::apply::{Handle, Input};
+use crate::apply::{HOLD_LIMIT, Handle, Input};
 use crate::gateway::sentence;
 use crate::mirror::{self, digest};
 use crate::state::Held;
@@ -21,9 +21,6 @@ use crate::state::Held;
 /// How long a snapshot is waited for unless the request says otherwise, and at most.
 const TIMEOUT: Duration = Duration::from_secs(60);
 const MAX_TIMEOUT: Duration = Duration::from_secs(600);
-
-/// A hold that nobody releases ends by itself.
-const HOLD_LIMIT: Duration = Duration::from_secs(600);
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -51,11 +48,11 @@ pub(super) async fn hold(Shared(http): Shared<Http>, body: Bytes) -> Result<Json
         .timeout_ms
         .map_or(TIMEOUT, Duration::from_millis)
         .min(MAX_TIMEOUT);
-    let handle = thread(&http)?;
     let gone = || Failure::unavailable("the mirror is being replaced; try again");
     let (reached, answer) = oneshot::channel();
     let snapshot = request.snapshot;
-    let sent = handle.send(Input::Hold { snapshot, reached }).await;
+    // The handle is gone before the wait: the thread must be free to end, and does not while one is held.
+    let sent = thread(&http)?.send(Input::Hold { snapshot, reached }).await;
     sent.map_err(|_gone| gone())?;
     match tokio::time::timeout(timeout, answer).await {
         Err(_elapsed) => Err(Failure::unavailable(format!(
@@ -64,35 +61,15 @@ pub(super) async fn hold(Shared(http): Shared<Http>, body: Bytes) -> Result<Json
             http.state.view().applied_lsn
         ))),
         Ok(Err(_dropped)) => Err(gone()),
-        Ok(Ok(Err(error))) => Err(Failure::conflict(error.to_string())),
-        Ok(Ok(Ok(held))) => {
-            release_later(handle, held);
-            Ok(Json(json!({"held": held.snapshot, "seq": held.seq})))
-        }
+        Ok(Ok(Err(error))) => Err(Failure::conflict(error.code(), error.to_string())),
+        Ok(Ok(Ok(held))) => Ok(Json(json!({"held": held.snapshot, "seq": held.seq}))),
     }
-}
-
-fn release_later(handle: Handle, held: Held) {
-    // Holds no sender, so that the thread can end meanwhile.
-    let weak = handle.downgrade();
-    drop(handle);
-    tokio::spawn(async move {
-        tokio::time::sleep(HOLD_LIMIT).await;
-        if let Some(handle) = weak.upgrade() {
-            tracing::warn!(snapshot = %held.snapshot, "a hold for verify was not released");
-            let release = Input::Release {
-                only: Some(held.snapshot),
-            };
-            // A thread that is gone holds nothing.
-            let _ = handle.send(release).await;
-        }
-    });
 }
 
 pub(super) async fn release(Shared(http): Shared<Http>) -> Result<Json<Value>, Failure> {
     let released = http.state.held().is_some();
     let handle = thread(&http)?;
-    let sent = handle.send(Input::Release { only: None }).await;
+    let sent = handle.send(Input::Release).await;
     sent.map_err(|_gone| Failure::unavailable("the mirror is being replaced"))?;
     Ok(Json(json!({"released": released})))
 }
@@ -102,14 +79,33 @@ pub(super) async fn digest(
     body: Bytes,
 ) -> Result<Json<Value>, Failure> {
     let request: DigestRequest = parse(&body)?;
-    let held = http
-        .state
-        .held()
-        .ok_or_else(|| Failure::conflict("the mirror is not held; POST /verify/hold first"))?;
+    let held = http.state.held().ok_or_else(|| {
+        Failure::conflict(
+            "not_held",
+            "the mirror is not held; POST /verify/hold first",
+        )
+    })?;
     let path = served(&http)?;
-    blocking(move || read(&path, &request.table, held))
-        .await
-        .map(Json)
+    let reading = blocking(move || read(&path, &request.table, held));
+    tokio::pin!(reading);
+    loop {
+        // However long a table takes, the hold does not end while it is read, nor soon after.
+        renew(&http).await;
+        tokio::select! {
+            digest = &mut reading => {
+                renew(&http).await;
+                return digest.map(Json);
+            }
+            () = tokio::time::sleep(HOLD_LIMIT / 4) => {}
+        }
+    }
+}
+
+async fn renew(http: &Http) {
+    if let Ok(handle) = thread(http) {
+        // A thread that is gone holds nothing; the digest says so by itself.
+        let _ = handle.send(Input::Renew).await;
+    }
 }
 
 fn read(path: &Path, name: &str, held: Held) -> Result<Value, Failure> {
@@ -120,7 +116,8 @@ fn read(path: &Path, name: &str, held: Held) -> Result<Value, Failure> {
         .map_err(|error| failed(&error))?;
     let stored = mirror::stored(&conn, path).map_err(|error| failed(&error))?;
     let stored = stored.filter(|stored| stored.cursor.position.seq == held.seq);
-    let stored = stored.ok_or_else(|| Failure::conflict("the hold has ended; hold again"))?;
+    let stored =
+        stored.ok_or_else(|| Failure::conflict("not_held", "the hold has ended; hold again"))?;
     let table = stored
         .schema
         .tables

@@ -4,6 +4,9 @@ use rindle_archive::{Archive, Commit, CommitKind, ImageBase, ImageInfo, NewSegme
 use rindle_proto::body::PgMicros;
 use rindle_proto::frame::{FrameFlags, FrameKind, FrameReader};
 use rindle_proto::ids::{EndLsn, FinalLsn, Lsn, Position, SegmentNo, Seq, Timeline};
+use rindle_proto::rpc::Restore;
+use rindle_proto::rpc::restore::Reason;
+use rindle_proto::rpc::subscribe_reply::Reply;
 use serde_json::json;
 
 use super::env::{Env, frames, opened};
@@ -59,11 +62,7 @@ async fn damaged_image_is_named_and_the_one_before_it_used() {
     publish(&env, &mut made, 1).await;
     made.run(&[O::Insert(1, row(2, "two"))]);
     let newest = publish(&env, &mut made, 2).await;
-    let slice = find(&env.dir.path().join("archive"), &newest.id);
-    let mut bytes = std::fs::read(&slice).unwrap();
-    let middle = bytes.len() / 2;
-    bytes[middle] ^= 0xff;
-    std::fs::write(&slice, bytes).unwrap();
+    damage(&env, &newest);
     env.gateway.script(vec![opened(generation(), 1)], true);
     env.start().await;
     env.until_ready().await;
@@ -76,22 +75,96 @@ async fn damaged_image_is_named_and_the_one_before_it_used() {
     );
 }
 
-/// The one slice of an image.
-fn find(folder: &std::path::Path, id: &str) -> std::path::PathBuf {
-    let mut folders = vec![folder.to_owned()];
+fn damage(env: &Env, image: &ImageInfo) {
+    let slice = find(&env.dir.path().join("archive"), &image.id);
+    let mut bytes = std::fs::read(&slice).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 0xff;
+    std::fs::write(&slice, bytes).unwrap();
+}
+
+#[tokio::test]
+async fn served_mirror_never_goes_back_to_an_older_image() {
+    let mut env = Env::new(true, true).await;
+    mint(&env.archive().await).await;
+    let mut made = Made::with(&two_tables(), &[(1, row(1, "one"))]);
+    publish(&env, &mut made, 1).await;
+    made.run(&[O::Insert(1, row(2, "two"))]);
+    let said = vec![opened(generation(), 1), frames(&made.log.raw[2..])];
+    env.gateway.script(said, true);
+    env.start().await;
+    env.until_applied(3).await;
+    made.run(&[O::Insert(1, row(3, "three"))]);
+    let newest = publish(&env, &mut made, 2).await;
+    damage(&env, &newest);
+    let behind = |reason: Reason| {
+        Reply::Restore(Restore {
+            reason: reason.into(),
+            detail: String::new(),
+            generation: generation().to_string(),
+        })
+    };
+    env.gateway
+        .script(vec![opened(generation(), 1), behind(Reason::Trimmed)], true);
+    env.gateway.say(behind(Reason::TooFarBehind)).await;
+    let request = env.gateway.until_subscribed(2).await;
+    assert_eq!((request.seq, request.can_restore), (3, false));
+    let reason = env.until_reason("no longer reaches back").await;
+    assert!(reason.contains(&newest.id), "{reason}");
+    assert_eq!(env.rows("SELECT count(*) FROM t").await, json!([[2]]));
+}
+
+#[tokio::test]
+async fn gateway_of_another_generation_is_not_followed_while_the_pointer_cannot_be_read() {
+    let mut env = Env::new(true, true).await;
+    mint(&env.archive().await).await;
+    let mut made = Made::with(&two_tables(), &[(1, row(1, "one"))]);
+    publish(&env, &mut made, 1).await;
+    env.gateway.script(vec![opened(generation(), 1)], true);
+    env.start().await;
+    env.until_ready().await;
+    env.gateway.until_subscribed(1).await;
+    env.stop().await;
+    for entry in files_under(&env.dir.path().join("archive")) {
+        if entry.to_string_lossy().contains("current") {
+            std::fs::write(&entry, "no document").unwrap();
+        }
+    }
+    let other = rindle_proto::ids::Generation::from_bytes([3; 16]);
+    let served = Reply::Restore(Restore {
+        reason: Reason::OtherGeneration.into(),
+        detail: String::new(),
+        generation: other.to_string(),
+    });
+    env.gateway.script(vec![opened(other, 1), served], true);
+    env.gateway.script(vec![opened(generation(), 1)], true);
+    env.start().await;
+    let request = env.gateway.until_subscribed(3).await;
+    assert_eq!(request.generation, generation().to_string());
+    assert_eq!(env.rows("SELECT count(*) FROM t").await, json!([[1]]));
+}
+
+fn files_under(folder: &std::path::Path) -> Vec<std::path::PathBuf> {
+    let (mut folders, mut files) = (vec![folder.to_owned()], Vec::new());
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
-            let slice = path.to_string_lossy().contains(id)
-                && !path.to_string_lossy().ends_with("manifest.json");
             match path.is_dir() {
                 true => folders.push(path),
-                false if slice => return path,
-                false => {}
+                false => files.push(path),
             }
         }
     }
-    panic!("image {id} has no slice");
+    files
+}
+
+/// The one slice of an image.
+fn find(folder: &std::path::Path, id: &str) -> std::path::PathBuf {
+    let slice = files_under(folder).into_iter().find(|path| {
+        let name = path.to_string_lossy();
+        name.contains(id) && !name.ends_with("manifest.json")
+    });
+    slice.unwrap_or_else(|| panic!("image {id} has no slice"))
 }
 
 /// Appends raw frames as one segment.

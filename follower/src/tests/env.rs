@@ -142,6 +142,7 @@ pub(super) struct Env {
     pub(super) dir: tempfile::TempDir,
     pub(super) gateway: Gateway,
     pub(super) state: State,
+    pub(super) indexes: Vec<crate::mirror::LocalIndex>,
     url: Option<String>,
     backup: bool,
     running: Option<Running>,
@@ -167,6 +168,7 @@ impl Env {
             state: State::new(),
             url,
             backup,
+            indexes: Vec::new(),
             running: None,
         }
     }
@@ -202,7 +204,7 @@ impl Env {
             auth_token: Some(crate::config::Secret::new("t")),
             tls: None,
             source,
-            indexes: Vec::new(),
+            indexes: self.indexes.clone(),
         };
         self.state = State::new();
         let listener = TcpListener::bind(settings.http).await.unwrap();
@@ -211,14 +213,13 @@ impl Env {
             .build_recorder()
             .handle();
         let stop = CancellationToken::new();
-        let task = tokio::spawn(crate::run(
-            settings,
-            listener,
-            self.state.clone(),
-            metrics,
-            stop.clone(),
-        ));
+        let follower = crate::Follower::open(settings).await.unwrap();
+        let task = tokio::spawn(follower.run(listener, self.state.clone(), metrics, stop.clone()));
         self.running = Some(Running { stop, task, port });
+    }
+
+    pub(super) fn stop_token(&self) -> CancellationToken {
+        self.running.as_ref().unwrap().stop.clone()
     }
 
     pub(super) async fn stop(&mut self) {

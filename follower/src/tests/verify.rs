@@ -6,7 +6,7 @@ use rindle_proto::rpc::subscribe_reply::Reply;
 use rindle_proto::verify::TableDigest;
 use serde_json::{Value, json};
 
-use super::env::{Env, frames, opened};
+use super::env::{Env, frames, opened, until};
 use crate::mirror::tests::{Log, O, generation, row, two_tables};
 
 async fn env(log: &mut Log) -> Env {
@@ -50,7 +50,9 @@ async fn mirror_stands_still_before_the_first_transaction_beyond_the_snapshot() 
         .await;
     assert_eq!(status, 400);
     let (status, other) = env.ask("POST", "/verify/hold", &request).await;
-    assert_eq!(status, 409, "{other}");
+    assert_eq!((status, other["code"].clone()), (409, json!("busy")));
+    let (_, ready) = env.ask("GET", "/readyz", &json!(null)).await;
+    assert_eq!(ready["held"], json!({"snapshot": snapshot, "seq": 4}));
 
     let (_, released) = env.ask("POST", "/verify/release", &json!({})).await;
     assert_eq!(released, json!({"released": true}));
@@ -66,6 +68,45 @@ async fn mirror_stands_still_before_the_first_transaction_beyond_the_snapshot() 
         past["error"].as_str().unwrap().contains("past snapshot"),
         "{past}"
     );
+}
+
+#[tokio::test]
+async fn half_a_transaction_beyond_the_snapshot_is_past_it() {
+    let mut log = Log::new();
+    let env = env(&mut log).await;
+    let from = log.raw.len();
+    let two = [O::Insert(1, row(2, "half")), O::Insert(1, row(3, "half"))];
+    log.parts(&two, &[1]);
+    let snapshot = Lsn(log.lsn - 1);
+    env.gateway.say(frames(&log.raw[from..from + 1])).await;
+    env.gateway
+        .say(Reply::Progress(Progress {
+            through_lsn: 1,
+            head_seq: 5,
+            durable_seq: 3,
+        }))
+        .await;
+    until(|| (env.state.head().head_seq.0 == 5).then_some(())).await;
+    let request = json!({"snapshot": snapshot, "timeoutMs": 1000});
+    let (status, answer) = env.ask("POST", "/verify/hold", &request).await;
+    assert_eq!((status, answer["code"].clone()), (409, json!("past")));
+}
+
+#[tokio::test]
+async fn hold_that_waits_does_not_keep_the_thread() {
+    let mut log = Log::new();
+    let mut env = env(&mut log).await;
+    let request = json!({"snapshot": Lsn(90_000), "timeoutMs": 20_000});
+    let began = std::time::Instant::now();
+    let holding = env.ask("POST", "/verify/hold", &request);
+    let stop = async {
+        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+        env.stop_token().cancel();
+    };
+    let ((status, _), ()) = tokio::join!(holding, stop);
+    assert_eq!(status, 503);
+    assert!(began.elapsed().as_secs() < 5, "{:?}", began.elapsed());
+    env.stop().await;
 }
 
 #[tokio::test]
