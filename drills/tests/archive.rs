@@ -112,18 +112,7 @@ async fn nothing_is_acknowledged_that_the_archive_does_not_hold() {
         .text("select pg_switch_wal()")
         .await
         .unwrap();
-    // More than two keepalives, by Postgres' own clock and only as long as the connection lives.
-    let since = cluster.session.text("select now()").await.unwrap();
-    let replied = format!(
-        "select coalesce(max(reply_time) > '{since}'::timestamptz + interval '6 s', false) from pg_stat_replication"
-    );
-    wait::until_true(
-        "keepalives to be answered",
-        Duration::from_secs(40),
-        async || Ok(cluster.session.text(&replied).await? == "t"),
-    )
-    .await
-    .unwrap();
+    keepalives_answered(&cluster).await;
     let confirmed = "select confirmed_flush_lsn - '0/0'::pg_lsn from pg_replication_slots";
     let confirmed: u64 = cluster
         .session
@@ -157,6 +146,21 @@ async fn nothing_is_acknowledged_that_the_archive_does_not_hold() {
     let rows = "select string_agg(id || v, ' ' order by id) from receipt";
     assert_eq!(cluster.session.text(rows).await.unwrap(), "1a 2b 3c 4d");
     from_an_image(&mut cluster).await;
+}
+
+/// Waits for more than two keepalives, by Postgres' own clock and only as long as the connection lives.
+async fn keepalives_answered(cluster: &Cluster) {
+    let since = cluster.session.text("select now()").await.unwrap();
+    let replied = format!(
+        "select coalesce(max(reply_time) > '{since}'::timestamptz + interval '6 s', false) from pg_stat_replication"
+    );
+    wait::until_true(
+        "keepalives to be answered",
+        Duration::from_secs(40),
+        async || Ok(cluster.session.text(&replied).await? == "t"),
+    )
+    .await
+    .unwrap();
 }
 
 /// As after every case: the same end state in a follower that began with an image.
