@@ -20,7 +20,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use hold::Hold;
 pub(crate) use hold::{HoldError, LIMIT as HOLD_LIMIT};
 
-use crate::mirror::{BulkSource, Cursor, ErrorKind, Mirror, MirrorError, MirrorOptions};
+use crate::mirror::{BulkSource, Cursor, Mirror, MirrorError, MirrorOptions};
 use crate::state::{Head, Held, State};
 
 /// Limits of a group of source transactions that share a SQLite commit.
@@ -146,22 +146,6 @@ pub(crate) enum ApplyError {
     /// The new mirror is complete and could not take the old one's place.
     #[error("put the new mirror in the place of the old one")]
     Swap(#[source] std::io::Error),
-}
-
-impl ApplyError {
-    pub(crate) fn kind(&self) -> ErrorKind {
-        match self {
-            ApplyError::Mirror(error) => error.kind(),
-            ApplyError::Swap(_) => ErrorKind::Retry,
-        }
-    }
-
-    pub(crate) fn file_is_damaged(&self) -> bool {
-        match self {
-            ApplyError::Mirror(error) => error.file_is_damaged(),
-            ApplyError::Swap(_) => false,
-        }
-    }
 }
 
 /// A running apply thread.

@@ -17,7 +17,8 @@ use crate::bulk::{Fetcher, From, Queue};
 use crate::config::Settings;
 use crate::files::{Files, Lock};
 use crate::gateway::{Gateways, sentence};
-use crate::mirror::{Cursor, ErrorKind, MirrorOptions};
+use crate::halt::HaltReason;
+use crate::mirror::{Cursor, MirrorOptions};
 use crate::state::State;
 use crate::tail::{Tail, TailEnd, Why};
 
@@ -67,11 +68,12 @@ enum Outcome {
     Next(Plan),
     /// Try again after a wait; the words are for `/readyz`.
     Wait(Plan, String),
-    /// Halted until a generation is current that this mirror does not follow, or until the damage is mended.
+    /// Halted until a generation is current that this mirror does not follow, or until the damage is mended and
+    /// the plan can be tried again.
     Halt {
-        reason: String,
+        reason: HaltReason,
         generation: Option<Generation>,
-        again: Option<Plan>,
+        again: Plan,
     },
 }
 
@@ -195,9 +197,11 @@ impl Follow {
             Ok(job) => self.line(job).await,
             Err(Begin::Outcome(outcome)) => outcome,
             Err(Begin::Failed(error)) if error.halts() => Outcome::Halt {
-                reason: sentence(&error),
+                reason: HaltReason::ArchiveDamaged {
+                    detail: sentence(&error),
+                },
                 generation: None,
-                again: Some(plan),
+                again: plan,
             },
             Err(Begin::Failed(error)) => Outcome::Wait(plan, sentence(&error)),
         }
@@ -213,9 +217,11 @@ impl Follow {
         };
         match (plan, present) {
             (_, Present::Foreign(error)) => Err(Begin::Outcome(Outcome::Halt {
-                reason: sentence(&error),
+                reason: HaltReason::ForeignFile {
+                    detail: sentence(&error),
+                },
                 generation: None,
-                again: Some(plan.clone()),
+                again: plan.clone(),
             })),
             (Plan::Resume, Present::Mirror(cursor)) if cursor.complete => {
                 self.state.set_applied(Some(cursor));
@@ -383,29 +389,29 @@ impl Follow {
     }
 
     fn apply_failed(&self, error: &ApplyError, generation: Generation) -> Outcome {
-        let reason = sentence(error);
         // A mirror that never was complete is made anew: what is in its file is of no worth.
         let again = match self.state.serving() {
             Some(_) => Plan::Resume,
             None => Plan::Replace(generation),
         };
-        if error.file_is_damaged() {
-            let text = format!("{reason}; a new mirror takes its place");
+        if let ApplyError::Mirror(error) = error
+            && error.file_is_damaged()
+        {
+            let text = format!("{}; a new mirror takes its place", sentence(error));
             tracing::error!(%text, "the mirror file is damaged");
             self.state.warn(text.clone());
             return Outcome::Wait(Plan::Replace(generation), text);
         }
-        match error.kind() {
-            ErrorKind::Retry => Outcome::Wait(again, reason),
-            ErrorKind::Corrupt => Outcome::Halt {
+        let halt = match error {
+            ApplyError::Mirror(error) => HaltReason::of(error),
+            ApplyError::Swap(_) => None,
+        };
+        match halt {
+            None => Outcome::Wait(again, sentence(error)),
+            Some(reason) => Outcome::Halt {
                 reason,
                 generation: Some(generation),
-                again: Some(again),
-            },
-            ErrorKind::Halt | ErrorKind::Bug => Outcome::Halt {
-                reason,
-                generation: Some(generation),
-                again: None,
+                again,
             },
         }
     }
@@ -423,10 +429,10 @@ impl Follow {
             };
             return match tail.run().await {
                 ArchiveEnd::Restore(why) => self.restore(why, generation).await,
-                ArchiveEnd::Damaged(reason) => Outcome::Halt {
-                    reason,
+                ArchiveEnd::Damaged(detail) => Outcome::Halt {
+                    reason: HaltReason::ArchiveDamaged { detail },
                     generation: Some(generation),
-                    again: Some(Plan::Resume),
+                    again: Plan::Resume,
                 },
                 ArchiveEnd::Gone => std::future::pending().await,
             };
@@ -473,9 +479,11 @@ impl Follow {
                 ) {
                     (Ok(true), _) => Outcome::Next(Plan::Advance(generation, seq)),
                     (Ok(false), Why::Trimmed) => Outcome::Halt {
-                        reason: self.no_way_on(seq),
+                        reason: HaltReason::LogTrimmed {
+                            detail: self.no_way_on(seq),
+                        },
                         generation: Some(generation),
-                        again: Some(Plan::Resume),
+                        again: Plan::Resume,
                     },
                     (Ok(false), _) => {
                         Outcome::Wait(Plan::Resume, "an image is gone again".to_owned())
@@ -514,11 +522,12 @@ impl Follow {
     /// Keeps serving what there is, and says why nothing comes. `None` when stopped.
     async fn halted(
         &self,
-        reason: String,
+        reason: HaltReason,
         generation: Option<Generation>,
-        again: Option<Plan>,
+        again: Plan,
     ) -> Option<Plan> {
         tracing::error!(%reason, "halted");
+        let mends = reason.is_looked_at_again();
         self.state.halt(reason);
         let moved = async {
             match generation {
@@ -527,18 +536,15 @@ impl Follow {
             }
         };
         let mended = async {
-            match again {
-                Some(plan) => {
-                    tokio::time::sleep(DAMAGE_INTERVAL).await;
-                    plan
-                }
-                None => std::future::pending().await,
+            match mends {
+                true => tokio::time::sleep(DAMAGE_INTERVAL).await,
+                false => std::future::pending().await,
             }
         };
         tokio::select! {
             () = self.stop.cancelled() => None,
             current = moved => Some(Plan::Replace(current)),
-            plan = mended => Some(plan),
+            () = mended => Some(again),
         }
     }
 }

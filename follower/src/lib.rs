@@ -3,7 +3,7 @@
 //! - [`mirror`]: the SQLite file; applies frames. Synchronous, uses no sibling module, so the producer and the
 //!   command line stand on it too
 //! - [`config`]: `rindled.json` to settings
-//! - [`state`]: what is told on `/readyz`
+//! - [`state`], [`halt`]: what is told on `/readyz`
 //! - `follow`: which mirror is followed, when it is replaced
 //! - `bootstrap`, `files`: where a mirror begins, which file it is
 //! - `tail`, `gateway`, `archive_tail`, `bulk`: where frames and rows come from
@@ -14,6 +14,7 @@
 //! moment is as safe.
 
 pub mod config;
+pub mod halt;
 pub mod mirror;
 pub mod state;
 

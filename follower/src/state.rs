@@ -9,6 +9,7 @@ use rindle_proto::ids::{Lsn, Seq};
 use serde::Serialize;
 use tokio::sync::watch;
 
+use crate::halt::HaltReason;
 use crate::mirror::Cursor;
 
 /// Shared by all parts of the program.
@@ -31,7 +32,7 @@ struct Facts {
     /// Why the mirror does not move, until it does.
     waiting: Option<String>,
     /// Why the follower stopped following, until it goes on.
-    halted: Option<String>,
+    halted: Option<HaltReason>,
     /// Things a human should look at that stop nothing.
     warnings: Vec<String>,
     gateway: Gateway,
@@ -163,7 +164,7 @@ impl State {
         (facts.halted, facts.waiting) = (None, None);
     }
 
-    pub(crate) fn halt(&self, reason: String) {
+    pub(crate) fn halt(&self, reason: HaltReason) {
         self.facts().halted = Some(reason);
     }
 
@@ -224,7 +225,7 @@ impl State {
             (Some(_), true) => Some("reading the archive's log".to_owned()),
             (Some(_), false) => None,
         };
-        let reason = facts.halted.clone().or(waiting);
+        let reason = facts.halted.as_ref().map(ToString::to_string).or(waiting);
         View {
             ready: reason.is_none(),
             halted: facts.halted.is_some(),
