@@ -82,6 +82,12 @@ impl Writer {
     }
 }
 
+/// Between two looks at a mirror, which tells nobody that it changed.
+#[expect(clippy::disallowed_methods, reason = "another process' file is watched, by a thread")]
+fn look_again() {
+    std::thread::sleep(LOOK_EVERY);
+}
+
 /// Looks at one mirror and notes when each row was first seen.
 struct Watcher {
     seen: Arc<Mutex<Vec<Instant>>>,
@@ -107,7 +113,7 @@ impl Watcher {
                     noted.push(now);
                 }
                 drop(noted);
-                std::thread::sleep(LOOK_EVERY);
+                look_again();
             }
         });
         Self { seen, stop, thread }
