@@ -269,3 +269,24 @@ pub(crate) fn now_ms() -> i64 {
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| since.as_millis() as i64)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rindle_proto::ids::Generation;
+
+    #[test]
+    fn wait_is_told_while_a_mirror_is_served_until_the_cursor_moves() {
+        let state = State::new();
+        let mut cursor = Cursor::start(Generation::from_bytes([1; 16]));
+        state.set_applied(Some(cursor));
+        state.serve("m.db".into());
+        state.wait_for("waiting: the disk is full");
+        let view = state.view();
+        assert!(view.ready, "what there is is served");
+        assert_eq!(view.waiting.as_deref(), Some("waiting: the disk is full"));
+        cursor.position.seq = Seq(1);
+        state.set_applied(Some(cursor));
+        assert_eq!(state.view().waiting, None);
+    }
+}
