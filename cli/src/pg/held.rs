@@ -31,7 +31,8 @@ pub(super) async fn hold(
         .await?;
     match status {
         StatusCode::OK => Ok(Some(())),
-        StatusCode::CONFLICT => {
+        // Any other conflict (another verify, no mirror yet) does not go away with a new snapshot.
+        StatusCode::CONFLICT if answer["code"] == "past" => {
             tracing::info!("{}", words(&answer));
             Ok(None)
         }

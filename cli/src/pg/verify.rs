@@ -61,6 +61,9 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
     })
 }
 
+/// Pause before a new snapshot: each costs the source a slot.
+const AGAIN: std::time::Duration = std::time::Duration::from_millis(200);
+
 async fn with_follower(args: &Args, url: &str) -> anyhow::Result<(Lsn, Digests, Digests)> {
     let follower = Program::at(url, args.token.token()?)?;
     let deadline = Instant::now() + args.within;
@@ -71,10 +74,13 @@ async fn with_follower(args: &Args, url: &str) -> anyhow::Result<(Lsn, Digests, 
         let (snapshot, held) = tokio::join!(exported.keep(), holding);
         match held? {
             Some(()) => break snapshot,
-            None => ensure!(
-                Instant::now() < deadline,
-                "the mirror was past every snapshot that was taken; try again while less is written"
-            ),
+            None => {
+                ensure!(
+                    Instant::now() < deadline,
+                    "the mirror was past every snapshot that was taken; try again while less is written"
+                );
+                tokio::time::sleep(AGAIN).await;
+            }
         }
     };
     let both = async {
