@@ -305,7 +305,8 @@ async fn nothing_damaged_is_applied() {
     let objects = objects(&cluster.log_dir().unwrap());
     assert!(objects.len() > 15, "{} objects", objects.len());
     // Its damage is what the drill is about.
-    cluster.announce("ArchiveDamaged");
+    cluster.announce("is damaged; bring it back");
+    cluster.announce("is missing although later objects exist");
     let whole = cluster.add_follower_from_image().await.unwrap();
     wait::until_true("the whole chain", READY_WITHIN, async || {
         Ok(links(&cluster.followers[whole].db) == Some(200))

@@ -83,7 +83,10 @@ impl Writer {
 }
 
 /// Between two looks at a mirror, which tells nobody that it changed.
-#[expect(clippy::disallowed_methods, reason = "another process' file is watched, by a thread")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "another process' file is watched, by a thread"
+)]
 fn look_again() {
     std::thread::sleep(LOOK_EVERY);
 }

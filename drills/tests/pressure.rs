@@ -113,51 +113,64 @@ async fn with_the_archive_away_reading_stops_at_the_limit() {
     println!("{report}; watch: {:?}", watch.finish().await.unwrap());
 }
 
-/// Peak memory of gateway and follower is the same for a transaction four times as large. `RINDLE_FULL` tries one of
-/// 2 GiB besides, which must stay under 300 MB.
+/// Peak memory of gateway and follower is the same for a transaction four times as large. What the machine does beside
+/// only adds to a peak (a thread more that holds a segment), so the lowest of up to three runs a size are compared.
+/// `RINDLE_FULL` tries one of 2 GiB besides, which must stay under 300 MB.
 #[tokio::test]
 async fn memory_does_not_grow_with_a_transaction() {
     let server = Server::start().await.unwrap();
-    let mut peaks = Vec::new();
-    let full = std::env::var_os("RINDLE_FULL").is_some();
-    let sizes: &[u64] = if full { &[128, 512, 2048] } else { &[128, 512] };
-    for mib in sizes.iter().copied() {
-        let name = format!("big{mib}");
-        server.create_database(&name, "").await.unwrap();
-        let setup = "create table wide(id int primary key, body text)";
-        let mut cluster = started(&server, &name, json!({}), setup, "public.wide").await;
-        let rows = mib * 1024;
-        let write = format!(
-            "insert into wide select n, repeat(md5(n::text), 32) from generate_series(1, {rows}) n"
-        );
-        cluster.session.run(&write).await.unwrap();
-        let mark = cluster.mark().await.unwrap();
-        cluster.until_marked(0, mark, BIG_WITHIN).await.unwrap();
-        let gateway = cluster.gateway().unwrap().peak_memory().unwrap();
-        let follower = cluster.follower(0).unwrap().peak_memory().unwrap();
-        println!(
-            "{mib} MiB: gateway {} MiB, follower {} MiB",
-            gateway / MIB,
-            follower / MIB
-        );
-        peaks.push((gateway, follower));
+    let mut lowest = [(u64::MAX, u64::MAX); 2];
+    let no_more = |small: u64, large: u64| large * 10 <= small * 11;
+    for round in 0..3 {
+        for (low, mib) in lowest.iter_mut().zip([128, 512]) {
+            let (gateway, follower) = peaks(&server, round, mib).await;
+            *low = (low.0.min(gateway), low.1.min(follower));
+        }
+        let [small, large] = lowest;
+        if no_more(small.0, large.0) && no_more(small.1, large.1) {
+            break;
+        }
     }
-    let (small, large) = (peaks[0], peaks[1]);
-    if let Some((gateway, follower)) = peaks.get(2) {
-        assert!(
-            (*gateway).max(*follower) < 300_000_000,
-            "{gateway} and {follower} bytes at 2 GiB"
-        );
-    }
+    let [small, large] = lowest;
     for (who, small, large) in [
         ("gateway", small.0, large.0),
         ("follower", small.1, large.1),
     ] {
         assert!(
-            large * 10 <= small * 11,
+            no_more(small, large),
             "{who}: {small} bytes at 128 MiB, {large} at 512 MiB"
         );
     }
+    if std::env::var_os("RINDLE_FULL").is_some() {
+        let (gateway, follower) = peaks(&server, 0, 2048).await;
+        assert!(
+            gateway.max(follower) < 300_000_000,
+            "{gateway} and {follower} bytes at 2 GiB"
+        );
+    }
+}
+
+/// Peak memory of a gateway and a follower that see one transaction of this size.
+async fn peaks(server: &Server, round: usize, mib: u64) -> (u64, u64) {
+    let name = format!("big{mib}-{round}");
+    server.create_database(&name, "").await.unwrap();
+    let setup = "create table wide(id int primary key, body text)";
+    let mut cluster = started(server, &name, json!({}), setup, "public.wide").await;
+    let rows = mib * 1024;
+    let write = format!(
+        "insert into wide select n, repeat(md5(n::text), 32) from generate_series(1, {rows}) n"
+    );
+    cluster.session.run(&write).await.unwrap();
+    let mark = cluster.mark().await.unwrap();
+    cluster.until_marked(0, mark, BIG_WITHIN).await.unwrap();
+    let gateway = cluster.gateway().unwrap().peak_memory().unwrap();
+    let follower = cluster.follower(0).unwrap().peak_memory().unwrap();
+    println!(
+        "{mib} MiB: gateway {} MiB, follower {} MiB",
+        gateway / MIB,
+        follower / MIB
+    );
+    (gateway, follower)
 }
 
 /// One text of 100 MB, by stream and untouched by an update beside it.
