@@ -283,6 +283,10 @@ fn malformed_arrays_are_named() {
     for (kind, text, message) in table {
         refuse(kind, text, message);
     }
+}
+
+#[test]
+fn arrays_of_odd_nesting_or_quoting_are_refused() {
     for text in [
         "{{1},2}",
         "{1,{2}}",
