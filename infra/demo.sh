@@ -15,7 +15,7 @@ esac
 
 RINDLE_PG_VERSIONS=15 . infra/setup.sh
 cargo build --locked --bins
-bin=$PWD/target/debug
+bin=${CARGO_TARGET_DIR:-$PWD/target}/debug
 server=/usr/lib/postgresql/15/bin
 dir=$(mktemp -d -t rindle-demo-XXXXXX)
 chmod 755 "$dir"
