@@ -152,7 +152,7 @@ async fn memory_does_not_grow_with_a_transaction() {
 
 /// Peak memory of a gateway and a follower that see one transaction of this size.
 async fn peaks(server: &Server, round: usize, mib: u64) -> (u64, u64) {
-    let name = format!("big{mib}-{round}");
+    let name = format!("big{mib}r{round}");
     server.create_database(&name, "").await.unwrap();
     let setup = "create table wide(id int primary key, body text)";
     let mut cluster = started(server, &name, json!({}), setup, "public.wide").await;
