@@ -6,6 +6,5 @@ mod faults;
 mod images;
 mod race;
 mod read;
-mod speed;
 mod takeover;
 mod write;
