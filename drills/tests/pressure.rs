@@ -113,17 +113,22 @@ async fn with_the_archive_away_reading_stops_at_the_limit() {
     println!("{report}; watch: {:?}", watch.finish().await.unwrap());
 }
 
-/// Peak memory of gateway and follower is the same for a transaction four times as large. What the machine does beside
-/// only adds to a peak (a thread more that holds a segment), so the lowest of up to three runs a size are compared.
+/// What a busy machine may hold beside: segments and pieces on their way, and what the allocator keeps of them. Far below
+/// what a transaction of 512 MiB would add if it were held.
+const IN_FLIGHT: u64 = 48 * MIB;
+
+/// Peak memory of gateway and follower is the same for a transaction four times as large. Both see as many bytes, one in
+/// transactions of 128 MiB and one in a single transaction, since caches and the allocator's own reserve fill with what
+/// passes. What the machine does beside only adds to a peak, so the lowest of up to three runs a size are compared.
 /// `RINDLE_FULL` tries one of 2 GiB besides, which must stay under 300 MB.
 #[tokio::test]
 async fn memory_does_not_grow_with_a_transaction() {
     let server = Server::start().await.unwrap();
     let mut lowest = [(u64::MAX, u64::MAX); 2];
-    let no_more = |small: u64, large: u64| large * 10 <= small * 11;
+    let no_more = |small: u64, large: u64| large * 10 <= small * 11 + 10 * IN_FLIGHT;
     for round in 0..3 {
         for (low, mib) in lowest.iter_mut().zip([128, 512]) {
-            let (gateway, follower) = peaks(&server, round, mib).await;
+            let (gateway, follower) = peaks(&server, round, mib, 512).await;
             *low = (low.0.min(gateway), low.1.min(follower));
         }
         let [small, large] = lowest;
@@ -142,7 +147,7 @@ async fn memory_does_not_grow_with_a_transaction() {
         );
     }
     if std::env::var_os("RINDLE_FULL").is_some() {
-        let (gateway, follower) = peaks(&server, 0, 2048).await;
+        let (gateway, follower) = peaks(&server, 0, 2048, 2048).await;
         assert!(
             gateway.max(follower) < 300_000_000,
             "{gateway} and {follower} bytes at 2 GiB"
@@ -150,19 +155,22 @@ async fn memory_does_not_grow_with_a_transaction() {
     }
 }
 
-/// Peak memory of a gateway and a follower that see one transaction of this size.
-async fn peaks(server: &Server, round: usize, mib: u64) -> (u64, u64) {
+/// Peak memory of a gateway and a follower that see transactions of `mib` until `all` went by.
+async fn peaks(server: &Server, round: usize, mib: u64, all: u64) -> (u64, u64) {
     let name = format!("big{mib}r{round}");
     server.create_database(&name, "").await.unwrap();
     let setup = "create table wide(id int primary key, body text)";
     let mut cluster = started(server, &name, json!({}), setup, "public.wide").await;
     let rows = mib * 1024;
-    let write = format!(
-        "insert into wide select n, repeat(md5(n::text), 32) from generate_series(1, {rows}) n"
-    );
-    cluster.session.run(&write).await.unwrap();
-    let mark = cluster.mark().await.unwrap();
-    cluster.until_marked(0, mark, BIG_WITHIN).await.unwrap();
+    for nth in 0..all / mib {
+        let (first, last) = (nth * rows + 1, (nth + 1) * rows);
+        let write = format!(
+            "insert into wide select n, repeat(md5(n::text), 32) from generate_series({first}, {last}) n"
+        );
+        cluster.session.run(&write).await.unwrap();
+        let mark = cluster.mark().await.unwrap();
+        cluster.until_marked(0, mark, BIG_WITHIN).await.unwrap();
+    }
     let gateway = cluster.gateway().unwrap().peak_memory().unwrap();
     let follower = cluster.follower(0).unwrap().peak_memory().unwrap();
     println!(
