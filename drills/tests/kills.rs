@@ -57,7 +57,7 @@ fn must_be_most(in_flight: usize, of: usize) {
 async fn all_is_equal(cluster: &mut Cluster, load: Load) {
     let done = load.finish().await.unwrap();
     println!("load: {done:?}");
-    assert!(done.committed > 50, "{done:?}");
+    assert!(done.committed > 20, "{done:?}");
     let report = cluster.must_be_equal(0).await.unwrap();
     println!("follower: {report}");
     cluster.produce().await.unwrap();
@@ -134,6 +134,8 @@ async fn of_the_producer() {
     let mut whole = begun.elapsed().as_millis() as u64;
     let mut in_flight = 0;
     for _ in 0..kills() {
+        // Something new for it to replay.
+        some_moments(&mut rng, 600).await;
         let mut producer = program::spawn(&cluster.dir, &cluster.producer()).unwrap();
         some_moments(&mut rng, whole).await;
         if producer.try_wait().unwrap().is_none() {
@@ -165,7 +167,17 @@ async fn of_the_gateway_while_it_copies() {
     let (mut in_flight, mut streaming) = (0, 0);
     for _ in 0..kills() {
         cluster.start_gateway().await.unwrap();
-        some_moments(&mut rng, 1200).await;
+        // Now and then it dies on its way to the copy, else a moment after it began. Once a copy is whole there is no
+        // other, so the moment is short beside what is to be copied.
+        if !rng.one_in(4) {
+            wait::until_true("the copy to begin", READY_WITHIN, async || {
+                let phase = cluster.gateway_status().await?["phase"].clone();
+                Ok(phase == "copying" || phase == "streaming")
+            })
+            .await
+            .unwrap();
+        }
+        some_moments(&mut rng, 150).await;
         let phase = cluster.gateway_status().await.unwrap()["phase"].clone();
         in_flight += usize::from(phase == "copying");
         streaming += usize::from(phase == "streaming");
