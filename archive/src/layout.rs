@@ -6,6 +6,7 @@
 //! {source}/g/{generation}/e/{epoch}.json             created once, one a takeover; never deleted
 //! {source}/g/{generation}/log/{segment}.seg          created once, no holes
 //! {source}/g/{generation}/bulk/{epoch}-{n}/{part}.rows   created once
+//! {source}/g/{generation}/schema/{seq}.json          created once: what was believed at a commit; a cache
 //! {source}/g/{generation}/images/{segment}-{seq}-{ulid}/{part}.part, manifest.json (last), verified.json
 //! {source}/g/{generation}/boundary.json              compare-and-set: trimmed up to here, and pins
 //! ```
@@ -90,6 +91,14 @@ impl GenerationKeys {
             "bulk/{:020}-{number:010}/{part:010}.rows",
             epoch.0
         ))
+    }
+
+    pub(crate) fn checkpoints(&self) -> Key {
+        self.under("schema")
+    }
+
+    pub(crate) fn checkpoint(&self, seq: Seq) -> Key {
+        self.under(&format!("schema/{:020}.json", seq.0))
     }
 
     pub(crate) fn images(&self) -> Key {

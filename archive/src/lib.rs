@@ -10,6 +10,7 @@
 //! - [`takeover`], [`writer`]: becoming the writer, and appending
 //! - [`reader`]: frames in order, verified
 //! - [`bulk`]: rows of a copy, beside the log
+//! - [`checkpoint`]: what was believed of the source at a commit
 //! - [`image`]: SQLite files in slices
 //! - [`segment`]: the bytes of one log object; pure
 //! - [`layout`]: every key
@@ -21,6 +22,7 @@
 mod archive;
 mod boundary;
 pub mod bulk;
+pub mod checkpoint;
 mod compress;
 pub mod current;
 pub mod error;
@@ -41,6 +43,7 @@ pub mod writer;
 
 pub use archive::{Archive, BackupConfig};
 pub use bulk::BulkError;
+pub use checkpoint::Checkpoint;
 pub use current::Current;
 pub use error::{ArchiveError, Kind};
 pub use generation::GenerationRecord;

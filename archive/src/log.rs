@@ -52,6 +52,14 @@ impl Log {
         self.header(head).await
     }
 
+    /// How many objects the log has up to `head`: there are no holes above its boundary (I2).
+    ///
+    /// # Errors
+    /// Of the store, or when the boundary's record is damaged.
+    pub async fn objects_up_to(&self, head: SegmentNo) -> Result<u64, ArchiveError> {
+        Ok(head.0.saturating_sub(self.boundary().await?.0))
+    }
+
     /// Tells whether somebody took the generation over after the session of `mine` (rule 10).
     ///
     /// # Errors

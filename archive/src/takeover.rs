@@ -93,6 +93,9 @@ pub enum TakeOverError {
     /// The generation has no record in this archive.
     #[error("generation {0} is not in this archive; check that the archive is mounted, or mint")]
     NoGeneration(rindle_proto::ids::Generation),
+    /// It was ended for good.
+    #[error("generation {0} was retired; point the gateway at a generation that is not, or mint")]
+    Retired(rindle_proto::ids::Generation),
     /// The log is damaged.
     #[error(transparent)]
     Read(#[from] ReadError),
@@ -120,7 +123,7 @@ impl TakeOverError {
             TakeOverError::Fenced { .. } | TakeOverError::Contended(_) => Kind::Retry,
             TakeOverError::TimelineBehind { .. } | TakeOverError::Conflict { .. } => Kind::Halt,
             TakeOverError::SwitchUnknown(_) | TakeOverError::Fence(_) => Kind::Bug,
-            TakeOverError::NoGeneration(_) => Kind::Refused,
+            TakeOverError::NoGeneration(_) | TakeOverError::Retired(_) => Kind::Refused,
             TakeOverError::Read(error) => error.kind(),
             TakeOverError::Archive(error) => error.kind(),
         }
@@ -153,19 +156,36 @@ impl Log {
     /// Why not; see [`TakeOverError`].
     pub async fn take_over(&self, server: impl Into<History>) -> Result<Taken, TakeOverError> {
         let server = server.into();
+        let (epoch, fence) = self.take(&server, false).await?;
+        Ok(self.taken(epoch, server.timeline, &fence))
+    }
+
+    /// Ends this generation for good: fences whoever writes it, and nobody takes it over any more. Once it is sealed
+    /// this changes nothing.
+    ///
+    /// # Errors
+    /// Why not; see [`TakeOverError`].
+    pub async fn seal(&self, server: impl Into<History>) -> Result<(), TakeOverError> {
+        match self.take(&server.into(), true).await {
+            Ok(_) | Err(TakeOverError::Retired(_)) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn take(&self, server: &History, seal: bool) -> Result<(Epoch, Sealed), TakeOverError> {
         if !self.exists().await? {
             return Err(TakeOverError::NoGeneration(self.generation));
         }
         for _ in 0..MAX_ROUNDS {
             let epoch = self.claim(server.timeline).await?;
-            let fence = match self.fence(epoch, &server).await {
+            let fence = match self.fence(epoch, server, seal).await {
                 Err(TakeOverError::Read(ReadError::Trimmed { .. })) => continue,
                 fence => fence?,
             };
             // Rule 8: a fence at or below the boundary stands where nobody reads, and fences nobody.
             if self.boundary().await? < fence.header.segment {
                 self.saw(fence.header.segment);
-                return Ok(self.taken(epoch, server.timeline, &fence));
+                return Ok((epoch, fence));
             }
         }
         Err(TakeOverError::Contended(MAX_ROUNDS))
@@ -193,7 +213,12 @@ impl Log {
     }
 
     /// Rules 6 and 7.
-    async fn fence(&self, epoch: Epoch, server: &History) -> Result<Sealed, TakeOverError> {
+    async fn fence(
+        &self,
+        epoch: Epoch,
+        server: &History,
+        seal: bool,
+    ) -> Result<Sealed, TakeOverError> {
         let boundary = self.boundary().await?;
         let mut head = self.find_head(boundary).await?;
         if let Some(listed) = self.listed_after(head).await? {
@@ -205,7 +230,7 @@ impl Log {
             }
             head = again;
         }
-        self.fence_behind(epoch, server, boundary, head).await
+        self.fence_behind(epoch, server, boundary, head, seal).await
     }
 
     /// Puts a fence behind `head`, or behind what landed there meanwhile.
@@ -215,10 +240,13 @@ impl Log {
         server: &History,
         boundary: SegmentNo,
         mut head: SegmentNo,
+        seal: bool,
     ) -> Result<Sealed, TakeOverError> {
         for _ in 0..MAX_ROUNDS {
             let last = self.last_object(boundary, head).await?;
-            let fence = self.build_fence(epoch, server, last.as_ref(), head.next())?;
+            let mut fence = self.build_fence(epoch, server, last.as_ref(), head.next())?;
+            fence.seal = seal;
+            let fence = segment::seal(fence, &Bytes::new()).map_err(TakeOverError::Fence)?;
             let key = self.keys.segment(fence.header.segment);
             match self
                 .objects
@@ -289,10 +317,13 @@ impl Log {
         server: &History,
         last: Option<&Segment>,
         segment: SegmentNo,
-    ) -> Result<Sealed, TakeOverError> {
+    ) -> Result<SegmentHeader, TakeOverError> {
         let none = Predecessor::none(self.generation);
         let before = last.map_or(none, Segment::predecessor);
         let last = last.map(|last| &last.header);
+        if last.is_some_and(|last| last.seal) {
+            return Err(TakeOverError::Retired(self.generation));
+        }
         if before.epoch > epoch {
             return Err(TakeOverError::Fenced {
                 mine: epoch,
@@ -305,7 +336,7 @@ impl Log {
         }
         let (through_lsn, through_timeline) = server.through(last)?;
         let start = Position::start(self.generation);
-        let header = SegmentHeader {
+        Ok(SegmentHeader {
             generation: self.generation,
             segment,
             epoch,
@@ -313,6 +344,7 @@ impl Log {
             timeline: server.timeline,
             fence: true,
             tick: false,
+            seal: false,
             through_lsn,
             through_timeline,
             start: before.end,
@@ -323,8 +355,7 @@ impl Log {
             raw_bytes: 0,
             body_bytes: 0,
             made_at_ms: now_ms(),
-        };
-        segment::seal(header, &Bytes::new()).map_err(TakeOverError::Fence)
+        })
     }
 
     fn taken(&self, epoch: Epoch, timeline: Timeline, fence: &Sealed) -> Taken {

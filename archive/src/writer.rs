@@ -253,6 +253,7 @@ impl Writer {
             timeline: self.timeline,
             fence: false,
             tick: new.tick,
+            seal: false,
             through_lsn: new.through_lsn,
             through_timeline: self.timeline,
             start: self.position,

@@ -9,6 +9,8 @@ pub(crate) use postgres::PgArgs;
 pub(crate) use store::StoreArgs;
 
 use rindle_gateway::lifecycle::TableName;
+use rindle_gateway::lifecycle::admission::provider::Provider;
+use rindle_gateway::lifecycle::examine::SourceRequest;
 use rindle_proto::ids::SourceName;
 
 /// Flags that make no sense together.
@@ -65,6 +67,34 @@ impl PublicationArgs {
         };
         TableName::parse_list(text).map_err(|error| UsageError(format!("--tables: {error}")).into())
     }
+}
+
+/// Whose server it is, and what it does when it fails over.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct FailoverArgs {
+    /// neon, supabase, rds, aurora, cloudsql, azure or planetscale [default: what the catalog shows].
+    #[arg(long, value_name = "NAME")]
+    provider: Option<Provider>,
+    /// provider-managed: the provider carries the slot over a failover [default: what the server can do].
+    #[arg(long, value_name = "POSTURE", value_parser = ["provider-managed"])]
+    failover: Option<String>,
+}
+
+/// A source to look at, from the flags that say where and what it is.
+pub(crate) fn source_request(
+    postgres: &PgArgs,
+    source: SourceArgs,
+    publication: PublicationArgs,
+    failover: &FailoverArgs,
+) -> anyhow::Result<SourceRequest> {
+    Ok(SourceRequest {
+        endpoint: postgres.endpoint()?,
+        source: source.source,
+        tables: publication.tables()?,
+        publication: publication.publication,
+        provider: failover.provider,
+        provider_managed: failover.failover.is_some(),
+    })
 }
 
 #[cfg(test)]

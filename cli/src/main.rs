@@ -63,7 +63,7 @@ fn main() -> ExitCode {
 
 async fn run(command: Command) -> anyhow::Result<Outcome> {
     match command {
-        Command::Pg(command) => pg::run(command).await,
+        Command::Pg(command) => Box::pin(pg::run(command)).await,
         Command::Backup(command) => backup::run(command).await,
     }
 }
@@ -73,6 +73,8 @@ fn start_logging() {
         EnvFilter::try_from_env("RINDLE_LOG").unwrap_or_else(|_unset| EnvFilter::new("info"));
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
+        // Telling stderr of a line that stderr did not take would panic: a full disk under the log stops nothing.
+        .log_internal_errors(false)
         .with_writer(std::io::stderr);
     match std::env::var("RINDLE_LOG_FORMAT").as_deref() {
         Ok("json") => builder.json().init(),

@@ -24,6 +24,8 @@ pub(crate) struct Outcome {
     pub(crate) json: Value,
     /// It found what should not be.
     pub(crate) failed: bool,
+    /// What was asked for cannot be done before something is mended.
+    pub(crate) refused: bool,
 }
 
 impl Outcome {
@@ -33,6 +35,15 @@ impl Outcome {
             text: text.into(),
             json,
             failed: false,
+            refused: false,
+        }
+    }
+
+    /// The same, as a refusal.
+    pub(crate) fn refused(self) -> Self {
+        Self {
+            refused: true,
+            ..self
         }
     }
 
@@ -42,13 +53,18 @@ impl Outcome {
             true => say(&format!("{:#}", self.json)),
             false => say(&self.text),
         }
-        ExitCode::from(if self.failed { FAILED } else { 0 })
+        ExitCode::from(match self {
+            Self { refused: true, .. } => REFUSED,
+            Self { failed: true, .. } => FAILED,
+            _ => 0,
+        })
     }
 }
 
 /// Prints why a command did not do its work, and gives the exit status.
 pub(crate) fn print_error(error: &anyhow::Error, as_json: bool) -> ExitCode {
-    eprintln!("rindle: {error:#}");
+    // The exit status tells it too, so a stderr that is gone changes nothing.
+    let _written = writeln!(std::io::stderr(), "rindle: {error:#}");
     let lifecycle = error
         .chain()
         .find_map(|cause| cause.downcast_ref::<LifecycleError>());

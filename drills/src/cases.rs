@@ -12,6 +12,8 @@
 //! | `--@check` | a query for people who run the file by hand |
 //! | `--@expect T: c, c` | rows of the mirror at the end, one JSON array a line, in any order |
 //! | `--@refused WORD WORD` | `mint` must refuse with a message that has these words |
+//! | `--@halts WORD WORD` | the stream must stop with a reason that has these words; `--@expect` holds after a cutover |
+//! | `--@frozen T: c, c` | rows of the mirror when the stream stopped, as in `--@expect` |
 //!
 //! A value in `--@expect` is compared with its storage class: `1` is an integer, `1.0` a real, `"1"` a text. `{"array": …}`
 //! is a text that holds this JSON; `{"length": n, "starts": "…"}` describes a long text.
@@ -22,7 +24,10 @@ use anyhow::{Context, Result, bail, ensure};
 use rusqlite::{Connection, OpenFlags, types::ValueRef};
 use serde_json::{Value, json};
 
-use crate::{cluster::Cluster, postgres::Server};
+use crate::{
+    cluster::Cluster,
+    postgres::{Server, quote_name},
+};
 
 const READY_WITHIN: Duration = Duration::from_secs(60);
 
@@ -36,6 +41,8 @@ pub struct Case {
     pub prepare: Vec<String>,
     pub expect: Vec<Expect>,
     pub refused: Vec<String>,
+    pub halts: Vec<String>,
+    pub frozen: Vec<Expect>,
 }
 
 /// The literal end state of one table.
@@ -70,18 +77,10 @@ impl Case {
                 match word {
                     "db" | "setup" | "stream" | "check" => {}
                     "prepare" => case.prepare = list(rest),
-                    "refused" => {
-                        case.refused = rest.split_whitespace().map(str::to_owned).collect();
-                    }
-                    "expect" => {
-                        let (table, columns) =
-                            rest.split_once(':').context("expect TABLE: columns")?;
-                        case.expect.push(Expect {
-                            table: table.trim().to_owned(),
-                            columns: list(columns),
-                            rows: Vec::new(),
-                        });
-                    }
+                    "refused" => case.refused = words(rest),
+                    "halts" => case.halts = words(rest),
+                    "expect" => case.expect.push(Expect::head(rest)?),
+                    "frozen" => case.frozen.push(Expect::head(rest)?),
                     other => bail!("no such section: {other}"),
                 }
                 continue;
@@ -90,14 +89,8 @@ impl Case {
                 "db" => case.database_options.push_str(line),
                 "setup" => case.setup.push_str(&format!("{line}\n")),
                 "stream" => case.stream.push_str(&format!("{line}\n")),
-                "expect" if !line.trim().is_empty() => {
-                    let row = serde_json::from_str(line).with_context(|| line.to_owned())?;
-                    case.expect
-                        .last_mut()
-                        .context("rows before their table")?
-                        .rows
-                        .push(row);
-                }
+                "expect" => Expect::line(&mut case.expect, line)?,
+                "frozen" => Expect::line(&mut case.frozen, line)?,
                 _ => {}
             }
         }
@@ -137,6 +130,9 @@ impl Case {
             Some(publication) => {
                 cluster.add_marker(Some(&publication)).await?;
                 cluster.publication = publication;
+                if self.refused.is_empty() {
+                    cluster.prepare_as_it_is().await?;
+                }
             }
             None => {
                 ensure!(
@@ -167,7 +163,7 @@ impl Case {
         let first = cluster.add_follower().await?;
         cluster.follower(first)?.until_ready(READY_WITHIN).await?;
         self.psql(server, &cluster.database, &self.stream)?;
-        cluster.must_be_equal(first).await.context("by stream")?;
+        cluster.must_follow(first).await.context("by stream")?;
         self.expected_in(&cluster, first).context("by stream")?;
 
         cluster.produce().await?;
@@ -189,6 +185,31 @@ impl Case {
             .await?;
         cluster.must_be_equal(follower).await.context("by copy")?;
         self.expected_in(&cluster, follower).context("by copy")
+    }
+
+    /// The stream stops by name; a new generation has the source's state, and so has an image of it.
+    pub async fn stops_then_moves(&self, server: &Server) -> Result<()> {
+        let mut cluster = self.lay_out(server, "h").await?;
+        cluster.mint().await?;
+        cluster.start_gateway().await?;
+        cluster.know_the_next_gateway();
+        let first = cluster.add_follower().await?;
+        cluster.follower(first)?.until_ready(READY_WITHIN).await?;
+        self.psql(server, &cluster.database, &self.stream)?;
+        let end = cluster.session.text("select pg_current_wal_insert_lsn()");
+        let end = end.await?;
+        let words: Vec<&str> = self.halts.iter().map(String::as_str).collect();
+        let reason = cluster.must_stop(&words, &end, READY_WITHIN).await?;
+        cluster.must_stop_again(&reason, &end).await?;
+        let mirror = open(&cluster.mirror(first))?;
+        for frozen in &self.frozen {
+            frozen.must_hold(&mirror).context("at the halt")?;
+        }
+        cluster.move_on(first).await?;
+        self.expected_in(&cluster, first).context("by cutover")?;
+        let second = cluster.add_follower_from_image().await?;
+        cluster.must_be_equal(second).await.context("by image")?;
+        self.expected_in(&cluster, second).context("by image")
     }
 
     /// `mint` must refuse, by name.
@@ -216,7 +237,7 @@ impl Case {
 
     /// Every literal of the case holds in this mirror file.
     pub fn must_expect(&self, file: &Path) -> Result<()> {
-        let mirror = Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+        let mirror = open(file)?;
         for expect in &self.expect {
             expect.must_hold(&mirror)?;
         }
@@ -225,9 +246,28 @@ impl Case {
 }
 
 impl Expect {
+    fn head(text: &str) -> Result<Self> {
+        let (table, columns) = text.split_once(':').context("expect TABLE: columns")?;
+        Ok(Self {
+            table: table.trim().to_owned(),
+            columns: list(columns),
+            rows: Vec::new(),
+        })
+    }
+
+    fn line(all: &mut [Self], line: &str) -> Result<()> {
+        if !line.trim().is_empty() {
+            let row = serde_json::from_str(line).with_context(|| line.to_owned())?;
+            let last = all.last_mut().context("rows before their table")?;
+            last.rows.push(row);
+        }
+        Ok(())
+    }
+
     fn must_hold(&self, mirror: &Connection) -> Result<()> {
-        let columns: Vec<String> = self.columns.iter().map(|c| format!("\"{c}\"")).collect();
-        let sql = format!("select {} from \"{}\"", columns.join(", "), self.table);
+        let columns: Vec<String> = self.columns.iter().map(|c| quote_name(c)).collect();
+        let table = quote_name(&self.table);
+        let sql = format!("select {} from {table}", columns.join(", "));
         let mut statement = mirror.prepare(&sql)?;
         let mut found = statement.query([])?;
         let mut left = self.rows.clone();
@@ -278,6 +318,17 @@ fn is_as_told(wanted: &Value, found: &Value) -> bool {
         .and_then(Value::as_str)
         .unwrap_or_default();
     length == Some(text.chars().count() as u64) && text.starts_with(starts)
+}
+
+fn open(file: &Path) -> Result<Connection> {
+    Ok(Connection::open_with_flags(
+        file,
+        OpenFlags::SQLITE_OPEN_READ_ONLY,
+    )?)
+}
+
+fn words(text: &str) -> Vec<String> {
+    text.split_whitespace().map(str::to_owned).collect()
 }
 
 fn list(text: &str) -> Vec<String> {

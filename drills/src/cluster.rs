@@ -16,8 +16,9 @@ use serde_json::{Value, json};
 use crate::{
     http,
     oracle::{self, Report},
-    postgres::{Server, Session, free_port, quote_name},
-    program::{self, Outcome, Program, Start},
+    ports::free_port,
+    postgres::{Server, Session, quote_name},
+    program::{self, Outcome, Program, Start, read_log},
     run_dir::RunDir,
     wait,
     watch::{self, Watch},
@@ -37,6 +38,8 @@ pub struct Cluster {
     pub source: String,
     pub database: String,
     pub publication: String,
+    /// Who `rindle pg` is towards Postgres.
+    pub pg_user: String,
     /// A session for the drill's own SQL, with pinned settings.
     pub session: Session,
     pub gateway: Option<Program>,
@@ -48,6 +51,7 @@ pub struct Cluster {
     pg_port: u16,
     grpc_port: u16,
     http_port: u16,
+    other_ports: (u16, u16),
     marks: i64,
     announced: Vec<String>,
 }
@@ -79,6 +83,7 @@ impl Cluster {
             source: source.to_owned(),
             database: database.to_owned(),
             publication: format!("rindle_{source}"),
+            pg_user: "postgres".to_owned(),
             session: server.session(database).await?,
             gateway: None,
             followers: Vec::new(),
@@ -87,6 +92,7 @@ impl Cluster {
             pg_port: server.port(),
             grpc_port: free_port()?,
             http_port: free_port()?,
+            other_ports: (free_port()?, free_port()?),
             marks: 0,
             announced: Vec::new(),
             dir,
@@ -100,6 +106,11 @@ impl Cluster {
 
     pub fn archive(&self) -> PathBuf {
         self.dir.join("archive")
+    }
+
+    /// The mirror file of a follower.
+    pub fn mirror(&self, number: usize) -> PathBuf {
+        self.followers[number].db.clone()
     }
 
     /// The gateway's local log: a cache, which a lost host takes along.
@@ -162,9 +173,16 @@ impl Cluster {
     /// `rindle pg prepare` for these tables and the marker.
     pub async fn prepare(&self, tables: &[&str]) -> Result<Outcome> {
         self.add_marker(None).await?;
-        let mut all = tables.join(",");
-        all.push_str(&format!(",public.{MARKER}"));
+        let marker = format!("public.{MARKER}");
+        let all = [tables, &[&*marker]].concat().join(",");
         self.pg("prepare", &["--tables", &all])
+            .await?
+            .must_succeed()
+    }
+
+    /// `rindle pg prepare` for a publication of the user's own: used as it is; schema changes are captured from now on.
+    pub async fn prepare_as_it_is(&self) -> Result<Outcome> {
+        self.pg("prepare", &["--publication", &self.publication])
             .await?
             .must_succeed()
     }
@@ -186,7 +204,7 @@ impl Cluster {
     pub async fn pg(&self, command: &str, args: &[&str]) -> Result<Outcome> {
         let port = self.pg_port.to_string();
         let mut all = vec!["pg", command, "--pg-host", "127.0.0.1", "--pg-port", &port];
-        all.extend(["--pg-user", "postgres", "--pg-database", &self.database]);
+        all.extend(["--pg-user", &self.pg_user, "--pg-database", &self.database]);
         all.extend(["--pg-sslmode", "disable", "--source", &self.source]);
         all.extend(args);
         self.rindle(&all).await
@@ -194,11 +212,16 @@ impl Cluster {
 
     /// Runs `rindle` to its end.
     pub async fn rindle(&self, args: &[&str]) -> Result<Outcome> {
+        self.rindle_with(args, &[]).await
+    }
+
+    /// As [`Cluster::rindle`], with an environment.
+    pub async fn rindle_with(&self, args: &[&str], env: &[(String, String)]) -> Result<Outcome> {
         let start = Start {
             name: "rindle".to_owned(),
             binary: "rindle",
             args: args.iter().map(|arg| (*arg).to_owned()).collect(),
-            env: Vec::new(),
+            env: env.to_vec(),
         };
         program::run(&self.dir, &start, COMMAND_WITHIN).await
     }
@@ -216,11 +239,27 @@ impl Cluster {
         Ok(())
     }
 
+    /// From now on the log of the program of this name takes not one line: its disk is full.
+    pub fn fill_log(&self, name: &str) -> Result<()> {
+        let log = self.dir.join(&format!("{name}.log"));
+        std::os::unix::fs::symlink("/dev/full", &log)?;
+        let refused = std::fs::OpenOptions::new()
+            .append(true)
+            .open(&log)
+            .and_then(|mut file| std::io::Write::write_all(&mut file, b"x"));
+        ensure!(refused.is_err(), "{} takes lines", log.display());
+        Ok(())
+    }
+
     /// A second gateway of the same generation, with folder and ports of its own; and its gRPC port.
     pub async fn start_other_gateway(&mut self) -> Result<(Program, u16)> {
-        let ports = (free_port()?, free_port()?);
-        let start = self.gateway_start("other", ports, &[])?;
-        Ok((Program::start(&self.dir, &start).await?, ports.0))
+        let start = self.gateway_start("other", self.other_ports, &[])?;
+        Ok((Program::start(&self.dir, &start).await?, self.other_ports.0))
+    }
+
+    /// Where a second gateway listens once it is started.
+    pub fn other_grpc_port(&self) -> u16 {
+        self.other_ports.0
     }
 
     fn gateway_start(
@@ -463,8 +502,7 @@ fn unannounced(dir: &Path, announced: &[String]) -> Vec<String> {
             continue;
         }
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
-        let text = std::fs::read(&path).unwrap_or_default();
-        for line in String::from_utf8_lossy(&text).lines() {
+        for line in read_log(&path).lines() {
             let is_error = line.contains(" ERROR ") || line.contains("panicked at");
             if is_error && !announced.iter().any(|words| line.contains(words)) {
                 found.push(format!("{name}: {line}"));

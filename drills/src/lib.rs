@@ -15,20 +15,27 @@
 //! - [`oracle`]: rows of Postgres = rows of the mirror, value by value
 //! - [`cases`]: SQL case files
 //! - [`samples`]: values of every type
+//! - [`stop`]: a gateway that halts by name, and the way on
 //! - [`watch`]: the slot is never acknowledged past the archive
+//! - [`random_schema`]: random schema changes among random writes
 //! - [`workload`]: seeded writes
 
+pub mod beat;
 pub mod cases;
 pub mod cluster;
 pub mod failpoint;
 pub mod http;
+pub mod migrations;
 pub mod oracle;
 pub mod outage;
+pub mod ports;
 pub mod postgres;
 pub mod program;
+pub mod random_schema;
 pub mod rng;
 pub mod run_dir;
 pub mod samples;
+pub mod stop;
 pub mod wait;
 pub mod watch;
 pub mod workload;

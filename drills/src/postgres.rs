@@ -6,7 +6,6 @@
 
 use std::{
     fs,
-    net::TcpListener,
     path::{Path, PathBuf},
     process::Command,
     sync::{Mutex, PoisonError},
@@ -16,7 +15,7 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use tokio_postgres::{Client, NoTls, SimpleQueryMessage, SimpleQueryRow};
 
-use crate::{run_dir::RunDir, wait};
+use crate::{ports::free_port, run_dir::RunDir, wait};
 
 /// What every connection that reads values must pin, so that text does not depend on database or role settings.
 pub const PINNED: &str = "set datestyle = 'ISO, YMD'; set intervalstyle = 'postgres'; set timezone = 'UTC'; \
@@ -68,23 +67,15 @@ impl Server {
             let template = template(version, &bin)?;
             run_as_postgres(Command::new("cp").arg("-a").arg(template).arg(&data))?;
         }
-        let mut server = Self {
+        let server = Self {
             version,
             bin,
             dir,
-            port: 0,
+            port: free_port()?,
         };
-        // A free port may be taken between the look and the start; then another one is tried.
-        let mut last = None;
-        for _ in 0..5 {
-            server.port = free_port()?;
-            server.write_conf(&options.conf)?;
-            match server.start_again().await {
-                Ok(()) => return Ok(server),
-                Err(err) => last = Some(err),
-            }
-        }
-        Err(last.context("start a server five times")?)
+        server.write_conf(&options.conf)?;
+        server.start_again().await?;
+        Ok(server)
     }
 
     pub fn version(&self) -> u16 {
@@ -102,6 +93,7 @@ impl Server {
     /// Starts the stopped server on its old port.
     pub async fn start_again(&self) -> Result<()> {
         let data = self.dir.join("data");
+        let before = self.log().len();
         let mut command = Command::new(self.bin.join("pg_ctl"));
         command
             .arg("-D")
@@ -116,7 +108,12 @@ impl Server {
                 return Ok(Some(()));
             }
             ensure!(
-                data.join("postmaster.pid").exists() || !self.log().contains("FATAL"),
+                data.join("postmaster.pid").exists()
+                    || !self
+                        .log()
+                        .get(before..)
+                        .unwrap_or_default()
+                        .contains("FATAL"),
                 "Postgres did not start: {}",
                 self.log()
             );
@@ -136,6 +133,147 @@ impl Server {
             .arg(self.dir.join("data"))
             .args(["-m", mode, "-w", "stop"]);
         run_as_postgres(&mut command).map(drop)
+    }
+
+    /// Copies the stopped server's data.
+    pub fn copy_aside(&self, name: &str) -> Result<()> {
+        let (data, to) = (self.dir.join("data"), self.dir.join(name));
+        run_as_postgres(Command::new("cp").arg("-a").arg(data).arg(to)).map(drop)
+    }
+
+    /// Moves the stopped server's data away.
+    pub fn set_aside(&self, name: &str) -> Result<()> {
+        let (data, to) = (self.dir.join("data"), self.dir.join(name));
+        run_as_postgres(Command::new("mv").arg("-T").arg(data).arg(to)).map(drop)
+    }
+
+    /// Puts data of [`Server::copy_aside`], [`Server::set_aside`] or [`Server::base_backup`] in the stopped server's place.
+    pub fn put_back(&self, name: &str) -> Result<()> {
+        let (data, from) = (self.dir.join("data"), self.dir.join(name));
+        run_as_postgres(Command::new("rm").arg("-rf").arg(&data))?;
+        run_as_postgres(Command::new("mv").arg("-T").arg(from).arg(data)).map(drop)
+    }
+
+    /// A new cluster on the stopped server's port; its data must have been set aside.
+    pub fn init_again(&self) -> Result<()> {
+        initdb(&self.bin, &self.dir.join("data"))?;
+        self.write_conf(&[])
+    }
+
+    /// Takes a base backup of the running server.
+    pub fn base_backup(&self, name: &str) -> Result<()> {
+        let mut command = Command::new(self.bin.join("pg_basebackup"));
+        command.args([
+            "-h",
+            "127.0.0.1",
+            "-U",
+            "postgres",
+            "-X",
+            "stream",
+            "-c",
+            "fast",
+        ]);
+        command
+            .args(["-p", &self.port.to_string(), "-D"])
+            .arg(self.dir.join(name));
+        run_as_postgres(&mut command).map(drop)
+    }
+
+    /// A standby that streams through a physical slot of this name, and keeps its logical slots, on a port of its own.
+    pub async fn standby(&self, slot: &str, database: &str) -> Result<Server> {
+        let admin = self.session("postgres").await?;
+        admin
+            .run(&format!(
+                "select pg_create_physical_replication_slot('{slot}', true)"
+            ))
+            .await?;
+        let dir = RunDir::new(&format!("pg{}-{slot}", self.version))?;
+        give_to_postgres(dir.path())?;
+        let data = dir.join("data");
+        let from = format!(
+            "host=127.0.0.1 port={} user=postgres dbname={database} application_name={slot}",
+            self.port
+        );
+        let mut command = Command::new(self.bin.join("pg_basebackup"));
+        command
+            .args([
+                "-d", &from, "-R", "-S", slot, "-X", "stream", "-c", "fast", "-D",
+            ])
+            .arg(&data);
+        run_as_postgres(&mut command)?;
+        let standby = Server {
+            version: self.version,
+            bin: self.bin.clone(),
+            port: free_port()?,
+            dir,
+        };
+        // What comes later in the file counts.
+        let file = data.join("postgresql.auto.conf");
+        let own = [
+            format!("port = {}", standby.port),
+            format!(
+                "unix_socket_directories = '{}'",
+                standby.dir.path().display()
+            ),
+            "hot_standby_feedback = on".to_owned(),
+            "sync_replication_slots = on".to_owned(),
+            "synchronized_standby_slots = ''".to_owned(),
+        ];
+        let lines = fs::read_to_string(&file)? + &own.join("\n") + "\n";
+        fs::write(&file, lines)?;
+        standby.start_again().await?;
+        Ok(standby)
+    }
+
+    /// From the next reload on this role shows its password on TCP.
+    pub fn require_password(&self, role: &str) -> Result<()> {
+        let file = self.dir.join("data/pg_hba.conf");
+        let rules = fs::read_to_string(&file)?;
+        let own = format!("host all {role} 127.0.0.1/32 scram-sha-256\n");
+        fs::write(&file, own + &rules).with_context(|| format!("write {}", file.display()))
+    }
+
+    /// Makes the stopped server come up as a standby.
+    pub fn make_standby(&self) -> Result<()> {
+        let signal = self.dir.join("data").join("standby.signal");
+        run_as_postgres(Command::new("touch").arg(signal)).map(drop)
+    }
+
+    /// The schema of a database as SQL.
+    pub fn dump(&self, database: &str) -> Result<String> {
+        let mut command = Command::new(self.bin.join("pg_dump"));
+        command.args(["-h", "127.0.0.1", "-U", "postgres", "--schema-only"]);
+        command.args(["-p", &self.port.to_string(), database]);
+        let text = run_as_postgres(&mut command)?;
+        // A random word of each dump.
+        let lines = text.lines().filter(|line| !line.contains("restrict "));
+        Ok(lines.collect::<Vec<_>>().join("\n"))
+    }
+
+    /// Another program that reads a slot.
+    pub fn receive(
+        &self,
+        database: &str,
+        slot: &str,
+        publication: &str,
+    ) -> Result<std::process::Child> {
+        let mut command = Command::new(self.bin.join("pg_recvlogical"));
+        command.args([
+            "-h",
+            "127.0.0.1",
+            "-U",
+            "postgres",
+            "-d",
+            database,
+            "-S",
+            slot,
+        ]);
+        command.args(["-p", &self.port.to_string(), "--start", "-f", "/dev/null"]);
+        command
+            .args(["-o", "proto_version=1", "-o"])
+            .arg(format!("publication_names={publication}"));
+        command.stderr(std::process::Stdio::null());
+        command.spawn().context("start pg_recvlogical")
     }
 
     /// A session with pinned settings as the superuser.
@@ -288,11 +426,6 @@ pub fn version_from_env() -> u16 {
         .unwrap_or(15)
 }
 
-pub fn free_port() -> Result<u16> {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).context("look for a free port")?;
-    Ok(listener.local_addr()?.port())
-}
-
 /// Where the programs of a version are: Debian's for 15, what infra/setup.sh unpacked for the others.
 fn binaries(version: u16) -> Result<PathBuf> {
     let bin = if version == 15 {
@@ -311,6 +444,17 @@ fn binaries(version: u16) -> Result<PathBuf> {
 fn servers() -> PathBuf {
     std::env::var_os("RINDLE_SERVERS")
         .map_or_else(|| PathBuf::from("/var/cache/rindle-servers"), PathBuf::from)
+}
+
+/// Where infra/setup.sh unpacked the migration tools.
+pub fn tools() -> Result<PathBuf> {
+    let tools = servers().join("tools");
+    ensure!(
+        tools.join("pin").exists(),
+        "no migration tools in {}: run infra/setup.sh",
+        tools.display()
+    );
+    Ok(tools)
 }
 
 /// The data folder that servers of a version are copied from. Several test processes may want it at once: each makes

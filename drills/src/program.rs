@@ -236,8 +236,18 @@ fn binary(name: &str) -> Result<PathBuf> {
     found.with_context(|| format!("{name} is not built: run cargo build --workspace --bins first"))
 }
 
+/// What a program logged; nothing when its log is not a file that can be read.
+pub fn read_log(log: &Path) -> String {
+    match fs::metadata(log) {
+        Ok(found) if found.is_file() => {
+            String::from_utf8_lossy(&fs::read(log).unwrap_or_default()).into_owned()
+        }
+        _ => String::new(),
+    }
+}
+
 fn tail(log: &Path) -> String {
-    let text = fs::read_to_string(log).unwrap_or_default();
+    let text = read_log(log);
     let lines: Vec<&str> = text.lines().collect();
     lines[lines.len().saturating_sub(25)..].join("\n")
 }

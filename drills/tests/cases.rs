@@ -42,6 +42,25 @@ macro_rules! refused {
     };
 }
 
+macro_rules! halted {
+    ($($test:ident $file:literal)*) => {
+        $(mod $test {
+            #[tokio::test]
+            async fn stops_then_moves() {
+                let server = rindle_drills::postgres::Server::start().await.unwrap();
+                super::load($file).stops_then_moves(&server).await.unwrap();
+            }
+
+            #[tokio::test]
+            async fn copied() {
+                let server = rindle_drills::postgres::Server::start().await.unwrap();
+                super::load($file).copied(&server).await.unwrap();
+            }
+        })*
+        const HALTED: &[&str] = &[$($file),*];
+    };
+}
+
 mirrored! {
     numeric "D01-numeric"
     far_dates "D02-far-dates"
@@ -52,6 +71,12 @@ mirrored! {
     bytea "D07-bytea"
     number_like_text "D08-number-like-text"
     enum_grows "D09-enum-grows"
+    enum_label_of_untouched_rows "D09-untouched-label"
+    hostile_names "D11-hostile-names"
+    evaluated_defaults "D12-evaluated-defaults"
+    traded_names "D13-traded-names"
+    second_life "D14-second-life"
+    expression_dropped "D16-expression-dropped"
     partitions_via_root "D17-partitions-via-root"
     partitions_prepared "D17-partitions-prepared"
     row_filter "D18-row-filter"
@@ -59,6 +84,10 @@ mirrored! {
     swaps_and_cycles "D20-swaps-and-cycles"
     truncate "D21-truncate"
     logical_messages "D22-logical-messages"
+}
+
+halted! {
+    key_under_its_old_name "D15-key-under-its-old-name"
 }
 
 refused! {
@@ -81,7 +110,7 @@ fn every_file_is_run() {
         })
         .collect();
     files.sort();
-    let mut run = [MIRRORED, REFUSED].concat();
+    let mut run = [MIRRORED, HALTED, REFUSED].concat();
     run.sort_unstable();
     assert_eq!(files, run);
 }
@@ -91,7 +120,7 @@ fn every_file_is_run() {
 async fn the_literals_are_true_of_postgres() {
     let server = Server::start().await.unwrap();
     let dir = RunDir::new("literals").unwrap();
-    for (n, name) in MIRRORED.iter().enumerate() {
+    for (n, name) in MIRRORED.iter().chain(HALTED).enumerate() {
         let case = load(name);
         assert!(!case.expect.is_empty(), "{name} expects nothing");
         let database = format!("case{n}");

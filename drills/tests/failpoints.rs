@@ -212,3 +212,42 @@ async fn of_the_producer() {
         cluster.follower(imaged).unwrap().stop().await.unwrap();
     }
 }
+
+/// Rows and changes of the schema by turns, in one transaction and in several; `{n}` is the number of the round.
+const MIGRATION: [&str; 6] = [
+    "begin; insert into changing(id, v) values ({n}, 'before'); alter table changing add a{n} int default {n}; \
+     insert into changing(id, v) values (-{n}, 'between'); alter table changing rename v to v{n}; \
+     update changing set v{n} = 'after' where id < 0; commit",
+    "insert into changing(id, v{n}) values (1000 + {n}, 'row')",
+    "alter table changing rename v{n} to v",
+    "alter table changing add u{n} float default random()",
+    "update changing set v = 'changed' where id % 7 = 0; delete from changing where id % 11 = 0",
+    "alter table changing drop column a{n}",
+];
+
+/// Nothing of it was acknowledged when the gateway dies, so all of it comes again.
+#[tokio::test]
+async fn a_migration_comes_again_after_each_moment_before_its_acknowledgement() {
+    let server = Server::start().await.unwrap();
+    let mut cluster = Cluster::new(&server, "postgres", "fm").await.unwrap();
+    let setup = "create table changing(id int primary key, v text); \
+         insert into changing select n, 'v' from generate_series(100, 600) n";
+    cluster.session.run(setup).await.unwrap();
+    cluster.prepare(&["public.changing"]).await.unwrap();
+    cluster.mint().await.unwrap();
+    cluster.start_gateway().await.unwrap();
+    attach(&mut cluster).await;
+    let of_a_backfill = "gateway.copy.part_durable";
+    let moments = STREAM.iter().map(|(name, _)| *name).chain([of_a_backfill]);
+    for (number, name) in (1..).zip(moments) {
+        cluster.gateway().unwrap().kill().await.unwrap();
+        for sql in MIGRATION {
+            let sql = sql.replace("{n}", &number.to_string());
+            cluster.session.run(&sql).await.unwrap();
+        }
+        gateway_dies_at(&mut cluster, name, 1).await;
+        cluster.start_gateway().await.unwrap();
+        let followed = cluster.must_follow(0).await;
+        followed.unwrap_or_else(|error| panic!("{name}: {error:#}"));
+    }
+}

@@ -7,20 +7,16 @@
 
 use std::{
     path::{Path, PathBuf},
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, AtomicI64, Ordering},
-    },
-    thread::JoinHandle,
+    sync::atomic::{AtomicI64, Ordering},
     time::{Duration, Instant},
 };
 
 use rindle_drills::{
+    beat::{Watcher, Writer},
     cluster::{CATCHES_UP_WITHIN, Cluster},
-    postgres::{Server, Session},
+    postgres::Server,
     wait,
 };
-use rusqlite::{Connection, OpenFlags};
 use rustix::process::Signal;
 use serde_json::json;
 
@@ -29,7 +25,6 @@ const FOLLOWERS: usize = 32;
 /// Followers whose delay is measured: each costs a look a millisecond.
 const MEASURED: usize = 8;
 const EVERY: Duration = Duration::from_millis(40);
-const LOOK_EVERY: Duration = Duration::from_millis(1);
 /// Delays are taken in windows, and windows compared by their median, so that a moment in which the machine was busy
 /// with something else does not decide.
 const WINDOW: Duration = Duration::from_secs(4);
@@ -46,89 +41,11 @@ fn stands_still() -> Duration {
     Duration::from_secs(if full { 60 } else { 20 })
 }
 
-/// Commits a row every [`EVERY`] and remembers when each was committed.
-struct Writer {
-    commits: Arc<Mutex<Vec<Instant>>>,
-    stop: Arc<AtomicBool>,
-    task: tokio::task::JoinHandle<()>,
-}
-
-impl Writer {
-    fn start(session: Session) -> Self {
-        let commits = Arc::new(Mutex::new(Vec::new()));
-        let stop = Arc::new(AtomicBool::new(false));
-        let (times, stopped) = (Arc::clone(&commits), Arc::clone(&stop));
-        let task = tokio::spawn(async move {
-            let mut ticks = tokio::time::interval(EVERY);
-            while !stopped.load(Ordering::Relaxed) {
-                ticks.tick().await;
-                let write =
-                    "insert into beat select coalesce(max(n), 0) + 1, repeat('b', 200) from beat";
-                session.run(write).await.unwrap();
-                times.lock().unwrap().push(Instant::now());
-            }
-        });
-        Self {
-            commits,
-            stop,
-            task,
-        }
-    }
-
-    async fn finish(self) -> usize {
-        self.stop.store(true, Ordering::Relaxed);
-        self.task.await.unwrap();
-        self.commits.lock().unwrap().len()
-    }
-}
-
-/// Between two looks at a mirror, which tells nobody that it changed.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "another process' file is watched, by a thread"
-)]
-fn look_again() {
-    std::thread::sleep(LOOK_EVERY);
-}
-
-/// Looks at one mirror and notes when each row was first seen.
-struct Watcher {
-    seen: Arc<Mutex<Vec<Instant>>>,
-    stop: Arc<AtomicBool>,
-    thread: JoinHandle<()>,
-}
-
-impl Watcher {
-    fn start(db: &Path) -> Self {
-        let sqlite = Connection::open_with_flags(db, OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap();
-        let seen = Arc::new(Mutex::new(Vec::new()));
-        let stop = Arc::new(AtomicBool::new(false));
-        let (noted, stopped) = (Arc::clone(&seen), Arc::clone(&stop));
-        let thread = std::thread::spawn(move || {
-            let mut newest = sqlite
-                .prepare("select coalesce(max(n), 0) from beat")
-                .unwrap();
-            while !stopped.load(Ordering::Relaxed) {
-                let there: i64 = newest.query_row([], |row| row.get(0)).unwrap();
-                let now = Instant::now();
-                let mut noted = noted.lock().unwrap();
-                while (noted.len() as i64) < there {
-                    noted.push(now);
-                }
-                drop(noted);
-                look_again();
-            }
-        });
-        Self { seen, stop, thread }
-    }
-}
-
 /// The delays of the rows committed in a window, over all measured followers: the 99th of 100.
 fn p99(commits: &[Instant], watchers: &[Watcher], from: Instant, to: Instant) -> Duration {
     let mut delays = Vec::new();
     for watcher in watchers {
-        let seen = watcher.seen.lock().unwrap();
-        for (committed, seen) in commits.iter().zip(seen.iter()) {
+        for (committed, seen) in commits.iter().zip(watcher.seen()) {
             if (from..to).contains(committed) {
                 delays.push(seen.saturating_duration_since(*committed));
             }
@@ -146,14 +63,14 @@ async fn measured(writer: &Writer, watchers: &[Watcher], windows: usize) -> Dura
         let from = Instant::now();
         tokio::time::sleep(WINDOW).await;
         let to = Instant::now();
-        let commits = writer.commits.lock().unwrap().clone();
+        let commits = writer.committed();
         let committed = commits.len();
         wait::until_true(
             "every row of the window to be seen",
             READY_WITHIN,
             async || {
                 let all = watchers.iter();
-                Ok(all.map(|w| w.seen.lock().unwrap().len()).min() >= Some(committed))
+                Ok(all.map(|w| w.seen().len()).min() >= Some(committed))
             },
         )
         .await
@@ -186,7 +103,8 @@ async fn attached(server: &Server) -> Cluster {
         follower.until_ready(READY_WITHIN).await.unwrap();
     }
     wait::until_true("all to be attached", READY_WITHIN, async || {
-        Ok(cluster.gateway_status().await?["followers"] == FOLLOWERS)
+        let status = cluster.gateway_status().await?;
+        Ok(status["followers"].as_array().map(Vec::len) == Some(FOLLOWERS))
     })
     .await
     .unwrap();
@@ -197,12 +115,13 @@ async fn attached(server: &Server) -> Cluster {
 async fn one_that_stands_still_does_not_slow_the_others() {
     let server = Server::start().await.unwrap();
     let mut cluster = attached(&server).await;
-    let writer = Writer::start(server.session("postgres").await.unwrap());
+    let write = |n: u64| format!("insert into beat values ({n}, repeat('b', 200))");
+    let writer = Writer::start(server.session("postgres").await.unwrap(), EVERY, write);
     let dbs: Vec<PathBuf> = cluster.followers[..MEASURED]
         .iter()
         .map(|f| f.db.clone())
         .collect();
-    let watchers: Vec<Watcher> = dbs.iter().map(|db| Watcher::start(db)).collect();
+    let watchers: Vec<Watcher> = dbs.iter().map(|db| Watcher::start(db).unwrap()).collect();
     let still = FOLLOWERS - 1;
     let windows = (stands_still().as_secs() / WINDOW.as_secs()) as usize;
     let mut rounds = Vec::new();
@@ -234,10 +153,9 @@ async fn one_that_stands_still_does_not_slow_the_others() {
             break;
         }
     }
-    let rows = writer.finish().await;
+    let rows = writer.finish().await.unwrap();
     for watcher in watchers {
-        watcher.stop.store(true, Ordering::Relaxed);
-        watcher.thread.join().unwrap();
+        watcher.finish().unwrap();
     }
     println!("{rows} rows, {FOLLOWERS} followers");
     let kept_up = |(before, during): &(Duration, Duration)| *during <= *before * 6 / 5 + SLACK;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rindle_drills::{
     cluster::Cluster,
-    postgres::Server,
+    postgres::{Options, Server, version_from_env},
     program::Program,
     rng::Rng,
     wait, watch,
@@ -104,4 +104,76 @@ async fn one_that_was_overtaken_writes_nothing_more_and_exits_3() {
     assert!(after.is_sorted(), "{after:?}");
     assert!(after.last() > after.first(), "{after:?}");
     println!("watch: {:?}", watch.finish().await.unwrap());
+}
+
+/// What is archived is served, whatever became of the source: to a follower that has nothing but the gateway.
+#[tokio::test]
+async fn one_that_halts_at_its_start_serves_the_archive() {
+    let server = Server::start().await.unwrap();
+    server.create_database("gone", "").await.unwrap();
+    let mut cluster = Cluster::new(&server, "gone", "gone").await.unwrap();
+    cluster.follower_config = json!({"sources": [{"backup": null}]});
+    cluster.session.run(workload::SCHEMA).await.unwrap();
+    cluster.prepare(&workload::TABLES).await.unwrap();
+    cluster.mint().await.unwrap();
+    cluster.start_gateway().await.unwrap();
+    cluster.add_follower().await.unwrap();
+    cluster.must_be_equal(0).await.unwrap();
+    let mark = cluster.mark().await.unwrap();
+    cluster.until_marked(0, mark, READY_WITHIN).await.unwrap();
+    cluster.gateway().unwrap().stop().await.unwrap();
+    let drop = "select pg_drop_replication_slot(slot_name) from pg_replication_slots where slot_name like 'rindle_gone%'";
+    cluster.session.run(drop).await.unwrap();
+
+    cluster.announce("SlotMissing");
+    cluster.start_gateway().await.unwrap();
+    let fresh = cluster.add_follower().await.unwrap();
+    cluster
+        .until_marked(fresh, mark, READY_WITHIN)
+        .await
+        .unwrap();
+    cluster.compare(fresh).await.unwrap();
+    let follower = cluster.follower(fresh).unwrap();
+    follower.until_ready(READY_WITHIN).await.unwrap();
+    let answer = cluster.gateway().unwrap().readyz().await.unwrap();
+    assert_eq!(answer.status, 503, "{}", answer.body);
+    assert!(answer.body.contains("SlotMissing"), "{}", answer.body);
+}
+
+/// A server of another cluster that stands first in the list of hosts is passed over, not taken for the source.
+#[tokio::test]
+async fn a_host_of_another_cluster_is_passed_over() {
+    let server = Server::start().await.unwrap();
+    // A cluster of its own: the others of this binary are made from one template.
+    let options = Options {
+        conf: Vec::new(),
+        fresh: true,
+    };
+    let stranger = Server::start_with(version_from_env(), options)
+        .await
+        .unwrap();
+    server.create_database("listed", "").await.unwrap();
+    stranger.create_database("listed", "").await.unwrap();
+    let mut cluster = Cluster::new(&server, "listed", "listed").await.unwrap();
+    cluster.session.run(workload::SCHEMA).await.unwrap();
+    cluster.prepare(&workload::TABLES).await.unwrap();
+    cluster.mint().await.unwrap();
+    let hosts = [stranger.port(), server.port()].map(|port| format!("127.0.0.1:{port}"));
+    cluster.gateway_config = json!({"postgres": {"host": hosts}});
+    cluster.start_gateway().await.unwrap();
+    cluster.add_follower().await.unwrap();
+    cluster.must_be_equal(0).await.unwrap();
+
+    // Alone it is what it is.
+    cluster.gateway().unwrap().stop().await.unwrap();
+    cluster.announce("OtherCluster");
+    cluster.gateway_config = json!({"postgres": {"host": [hosts[0]]}});
+    cluster.start_gateway().await.unwrap();
+    let gateway = cluster.gateway().unwrap();
+    wait::until_true("the gateway to halt", READY_WITHIN, async || {
+        let answer = gateway.readyz().await;
+        Ok(answer.is_some_and(|a| a.status == 503 && a.body.contains("OtherCluster")))
+    })
+    .await
+    .unwrap();
 }

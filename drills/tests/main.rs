@@ -4,13 +4,26 @@
 #![allow(clippy::unwrap_used)]
 
 mod archive;
+mod backfills;
 mod cases;
+mod degraded;
 mod end_to_end;
+mod facts;
+mod failover;
 mod failpoints;
 mod gateways;
 mod kills;
+mod leaves;
+mod lifecycle;
 mod oracle;
 mod pressure;
 mod property;
+mod random_schema;
+mod reconnect;
+mod refusals;
+mod schema;
+mod status;
 mod tidy;
+mod tls;
+mod tools;
 mod verify;

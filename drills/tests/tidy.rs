@@ -1,4 +1,5 @@
-//! The house rules that a compiler does not check: which crate may see which, and how long a file may be.
+//! The house rules that a compiler does not check: which crate may see which, how long a file may be, and that designs/002
+//! names tests that there are.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -28,11 +29,18 @@ const NOT_NAMED: [(&str, &[&str]); 2] =
     [("rindle-proto", &["tokio"]), ("rindle-archive", &["tonic"])];
 
 /// Ours that a crate may name at all.
-const MAY_NAME: [(&str, &[&str]); 7] = [
+const MAY_NAME: [(&str, &[&str]); 8] = [
+    ("rindle-serve", &[]),
     ("rindle-proto", &[]),
     ("rindle-archive", &["rindle-proto"]),
-    ("rindle-gateway", &["rindle-proto", "rindle-archive"]),
-    ("rindle-follower", &["rindle-proto", "rindle-archive"]),
+    (
+        "rindle-gateway",
+        &["rindle-proto", "rindle-archive", "rindle-serve"],
+    ),
+    (
+        "rindle-follower",
+        &["rindle-proto", "rindle-archive", "rindle-serve"],
+    ),
     (
         "rindle-producer",
         &["rindle-proto", "rindle-archive", "rindle-follower"],
@@ -154,13 +162,13 @@ fn crates_name_only_those_below_them() {
     }
 }
 
-#[test]
-fn no_source_file_is_too_long() {
+/// Every Rust file of ours.
+fn source_files() -> Vec<PathBuf> {
     let mut todo: Vec<PathBuf> = MAY_NAME
         .iter()
         .map(|(name, _)| root().join(name.strip_prefix("rindle-").unwrap()))
         .collect();
-    let mut files = 0;
+    let mut files = Vec::new();
     while let Some(path) = todo.pop() {
         if path.is_dir() {
             todo.extend(
@@ -169,10 +177,88 @@ fn no_source_file_is_too_long() {
                     .map(|entry| entry.unwrap().path()),
             );
         } else if path.extension().is_some_and(|ext| ext == "rs") {
-            files += 1;
-            let lines = std::fs::read_to_string(&path).unwrap().lines().count();
-            assert!(lines <= LINES_MAX, "{} has {lines} lines", path.display());
+            files.push(path);
         }
     }
-    assert!(files > 20, "only {files} files were seen");
+    files
+}
+
+#[test]
+fn no_source_file_is_too_long() {
+    let files = source_files();
+    for path in &files {
+        let lines = std::fs::read_to_string(path).unwrap().lines().count();
+        assert!(lines <= LINES_MAX, "{} has {lines} lines", path.display());
+    }
+    assert!(files.len() > 20, "only {} files were seen", files.len());
+}
+
+/// Rows that designs/002 must have.
+fn facts() -> Vec<String> {
+    let groups = [("A", 1, 12), ("B", 1, 9), ("C", 1, 4), ("H", 1, 10)];
+    let scenarios = ("", 18, 26);
+    let all = groups.into_iter().chain([scenarios]);
+    all.flat_map(|(letter, first, last)| (first..=last).map(move |n| format!("{letter}{n}")))
+        .collect()
+}
+
+/// Functions that are tests: their attribute stands before them.
+fn tests_of(source: &str) -> BTreeSet<&str> {
+    let mut found = BTreeSet::new();
+    let mut is_test = false;
+    for line in source.lines().map(str::trim_start) {
+        let line = line.strip_prefix("async ").unwrap_or(line);
+        if line.starts_with("#[test]") || line.starts_with("#[tokio::test") {
+            is_test = true;
+        } else if let Some(rest) = line.strip_prefix("fn ").filter(|_| is_test) {
+            found.insert(rest.split(['(', '<']).next().unwrap_or(rest));
+            is_test = false;
+        }
+    }
+    found
+}
+
+#[test]
+fn each_fact_of_postgres_names_tests_that_there_are() {
+    let sources: Vec<String> = source_files()
+        .iter()
+        .map(|path| std::fs::read_to_string(path).unwrap())
+        .collect();
+    let tests: BTreeSet<&str> = sources.iter().flat_map(|source| tests_of(source)).collect();
+    let page = std::fs::read_to_string(root().join("designs/002-facts-of-postgres.md")).unwrap();
+    let mut rows = BTreeSet::new();
+    let mut named = BTreeSet::new();
+    for line in page.lines().filter(|line| line.starts_with("| ")) {
+        let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+        let (Some(id), Some(last)) = (cells.first(), cells.last()) else {
+            continue;
+        };
+        if !facts().iter().any(|fact| fact == id) {
+            continue;
+        }
+        let names: Vec<&str> = last.split('`').skip(1).step_by(2).collect();
+        assert!(!names.is_empty(), "{id} names no test");
+        for name in &names {
+            assert!(tests.contains(name), "{id} names {name}, which is no test");
+        }
+        assert!(rows.insert((*id).to_owned()), "{id} has two rows");
+        named.extend(names);
+    }
+    let lacking: Vec<String> = facts()
+        .into_iter()
+        .filter(|id| !rows.contains(id))
+        .collect();
+    assert_eq!(lacking, Vec::<String>::new());
+    // And the other way round: a test with the id of a fact in front is on the page.
+    let ids: Vec<String> = facts().iter().map(|id| id.to_lowercase() + "_").collect();
+    let is_of_a_fact = |test: &&&str| {
+        let first = test.chars().next().is_some_and(char::is_alphabetic);
+        first && ids.iter().any(|id| test.starts_with(id.as_str()))
+    };
+    let untold: Vec<&&str> = tests
+        .iter()
+        .filter(is_of_a_fact)
+        .filter(|test| !named.contains(*test))
+        .collect();
+    assert_eq!(untold, Vec::<&&str>::new());
 }

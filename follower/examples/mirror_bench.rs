@@ -3,15 +3,17 @@
 
 use std::time::Instant;
 
+use anyhow::Context as _;
 use bytes::Bytes;
 use rindle_follower::mirror::{BulkError, BulkSource, Mirror, MirrorOptions};
 use rindle_proto::body::*;
+use rindle_proto::change::SchemaChange;
 use rindle_proto::frame::*;
 use rindle_proto::ids::*;
-use rindle_proto::op::{put_insert, put_update};
+use rindle_proto::op::{put_copied, put_insert, put_schema, put_update};
 use rindle_proto::pgtype::Kind;
 use rindle_proto::row::{put_cell, put_row_head};
-use rindle_proto::schema::{Column, Schema, Table, TableId};
+use rindle_proto::schema::{Column, Schema, Table, TableId, Waiting};
 use rindle_proto::value::ValueRef;
 use sha2::{Digest as _, Sha256};
 
@@ -123,7 +125,70 @@ fn main() -> anyhow::Result<()> {
     }
     watch.report("update, a commit each", singles as u64 * plan.batch);
     println!("slowest commit {slowest:?}");
+    backfill(&mut mirror, &mut parts, plan.rows, plan.text_key)
+}
+
+/// The table is copied anew: how long its swap holds everything else up; and how much of that is dropping the old one.
+fn backfill(mirror: &mut Mirror, parts: &mut Parts, rows: u64, text: bool) -> anyhow::Result<()> {
+    let position = mirror.position().context("the mirror has begun")?;
+    let mut writer = FrameWriter::new(position);
+    let waiting = Waiting {
+        replaces: Some(TableId(1)),
+        live: false,
+    };
+    let next = Table {
+        id: TableId(2),
+        waiting: Some(waiting),
+        ..table(text)
+    };
+    let create = SchemaChange::CreateTable {
+        table: next.clone(),
+    };
+    let parts_of_next = parts.0.iter().enumerate().map(|(number, bytes)| BulkPart {
+        number: number as u32,
+        table: TableId(2),
+        rows: 100_000.min(rows - number as u64 * 100_000),
+        raw_bytes: bytes.len() as u64,
+        stored_bytes: 0,
+        rows_digest: Digest(Sha256::digest(bytes).into()),
+    });
+    let copied = Copied {
+        attempt: Attempt {
+            epoch: Epoch(1),
+            number: 1,
+        },
+        snapshot: Lsn(1 << 40),
+        targets: vec![CopyTarget {
+            target: TableId(2),
+            shape: next,
+        }],
+        parts: parts_of_next.collect(),
+    };
+    let drop = SchemaChange::DropTable { table: TableId(2) };
+    let mut ops = [Vec::new(), Vec::new(), Vec::new()];
+    put_schema(&mut ops[0], &create)?;
+    put_copied(&mut ops[1], &copied)?;
+    put_schema(&mut ops[2], &drop)?;
+    for (ops, name) in ops.iter().zip(["begin a backfill", "end it", "drop it"]) {
+        let frame = transaction(&mut writer, ops)?;
+        let watch = Watch::start();
+        mirror.apply(&frame, parts)?;
+        mirror.commit()?;
+        watch.report(name, rows);
+    }
     Ok(())
+}
+
+fn transaction(writer: &mut FrameWriter, ops: &[u8]) -> anyhow::Result<Frame> {
+    let (xid, commit_time) = (1, PgMicros(0));
+    let out = writer.open();
+    put_txn_start(out, TxnStart { xid, commit_time });
+    out.extend_from_slice(ops);
+    put_txn_end(out, EndLsn(Lsn((1 << 40) + 9)));
+    writer.finish(FrameKind::Txn, FrameFlags::WHOLE, Lsn((1 << 40) + 1))?;
+    let mut reader = FrameReader::new();
+    reader.push(writer.take().into());
+    reader.next_frame()?.context("it was written whole")
 }
 
 fn options() -> anyhow::Result<MirrorOptions> {
@@ -168,7 +233,7 @@ fn load(
         attempt,
         snapshot: Lsn(50),
         scope,
-        sources: Vec::new(),
+        facts: serde_json::Value::Null,
     };
     let done = CopyDone {
         attempt,
@@ -246,6 +311,8 @@ fn table(text_key: bool) -> Table {
         columns: kinds.iter().enumerate().map(column).collect(),
         key: vec![0],
         indexes: Vec::new(),
+        leaves: Vec::new(),
+        waiting: None,
     }
 }
 

@@ -4,6 +4,7 @@
 //! It commits as soon as nothing waits, so a lone transaction is visible at once; while more waits it groups, up
 //! to [`GROUP_OPS`], [`GROUP_BYTES`] and [`GROUP_TIME`].
 
+mod ahead;
 mod hold;
 
 use std::path::PathBuf;
@@ -20,7 +21,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use hold::Hold;
 pub(crate) use hold::{HoldError, LIMIT as HOLD_LIMIT};
 
-use crate::mirror::{BulkSource, Cursor, Mirror, MirrorError, MirrorOptions};
+use crate::mirror::{
+    BulkSource, Cursor, Mirror, MirrorError, MirrorOptions, awaiting, loads_parts,
+};
+use crate::reveal::Reveal;
 use crate::state::{Head, Held, State};
 
 /// Limits of a group of source transactions that share a SQLite commit.
@@ -47,6 +51,8 @@ pub(crate) enum Input {
     Epoch(Epoch),
     /// Where the other end stands; everything up to it came before this.
     Progress(Head),
+    /// There is nothing more at present.
+    Level,
     /// Verify: stand still before `snapshot`.
     Hold {
         snapshot: Lsn,
@@ -166,7 +172,9 @@ pub(crate) struct Job {
     pub(crate) epoch: Epoch,
     pub(crate) bulk: Box<dyn BulkSource + Send>,
     pub(crate) state: State,
-    /// Told once the mirror is complete.
+    /// When it may be served.
+    pub(crate) reveal: Reveal,
+    /// Told once the mirror is to be served.
     pub(crate) complete: Box<dyn FnOnce() -> std::io::Result<()> + Send>,
 }
 
@@ -240,14 +248,18 @@ fn run(job: Job, mut inputs: mpsc::Receiver<Input>, lapses: Lapses) -> Result<()
         mirror.start(job.generation)?;
     }
     mirror.note_epoch(job.epoch)?;
+    let runtime = lapses.runtime.clone();
     let mut worker = Worker {
         mirror,
         bulk: job.bulk,
         state: job.state,
+        reveal: job.reveal,
         complete: Some(job.complete),
         hold: Hold::default(),
         lapses,
         group_began: None,
+        told_edits: None,
+        pace: ahead::Pace::default(),
     };
     worker.publish()?;
     loop {
@@ -256,7 +268,18 @@ fn run(job: Job, mut inputs: mpsc::Receiver<Input>, lapses: Lapses) -> Result<()
             Err(TryRecvError::Disconnected) => break,
             Err(TryRecvError::Empty) => {
                 worker.commit()?;
-                match inputs.blocking_recv() {
+                let received = match worker.load_ahead()? {
+                    None => inputs.blocking_recv(),
+                    Some(rest) => {
+                        let came = runtime
+                            .block_on(async { tokio::time::timeout(rest, inputs.recv()).await });
+                        match came {
+                            Ok(received) => received,
+                            Err(_nothing_came) => continue,
+                        }
+                    }
+                };
+                match received {
                     Some(input) => input,
                     None => break,
                 }
@@ -272,11 +295,15 @@ struct Worker {
     mirror: Mirror,
     bulk: Box<dyn BulkSource + Send>,
     state: State,
+    reveal: Reveal,
     complete: Option<Box<dyn FnOnce() -> std::io::Result<()> + Send>>,
     hold: Hold,
     lapses: Lapses,
     /// When the first transaction of the open group was applied.
     group_began: Option<Instant>,
+    /// Of which schema it was told what waits.
+    told_edits: Option<u64>,
+    pace: ahead::Pace,
 }
 
 impl Worker {
@@ -336,7 +363,13 @@ impl Worker {
                 self.state.set_head(head);
                 // Everything that came before this was applied.
                 self.state.goes_on();
-                self.hold_if_reached(Some(head.through_lsn))
+                self.hold_if_reached(Some(head.through_lsn))?;
+                self.reveal.progress(head.through_lsn);
+                self.show_committed()
+            }
+            Input::Level => {
+                self.reveal.level(Instant::now());
+                self.show_committed()
             }
             Input::Hold { .. } | Input::Renew | Input::Release | Input::Lapse(_) => Ok(()),
         }
@@ -371,6 +404,10 @@ impl Worker {
     }
 
     fn frame(&mut self, frame: &Frame, segment: Option<SegmentNo>) -> Result<(), ApplyError> {
+        if self.group_began.is_some() && loads_parts(frame) {
+            // Readers are told of what came before, however long the load takes.
+            self.commit()?;
+        }
         let applied = self.mirror.apply(frame, self.bulk.as_mut())?;
         if !applied.committed_txn {
             // The first part of a long transaction commits the group before it.
@@ -414,9 +451,29 @@ impl Worker {
     /// Tells where the file stands, and that it can be served once its first copy is complete.
     fn publish(&mut self) -> Result<(), ApplyError> {
         self.group_began = None;
-        let cursor = self.mirror.cursor();
-        self.state.set_applied(cursor);
-        if !cursor.is_some_and(|cursor| cursor.complete) {
+        let edits = self.mirror.schema_edits();
+        if self.told_edits.replace(edits) != Some(edits) {
+            self.state.set_copying(awaiting(self.mirror.schema()));
+        }
+        // In this order: whoever knows what is applied may read it.
+        self.show()?;
+        self.state.set_applied(self.mirror.cursor());
+        Ok(())
+    }
+
+    /// What was applied counts for readers only once it is committed.
+    fn show_committed(&mut self) -> Result<(), ApplyError> {
+        if self.complete.is_some() {
+            self.commit()?;
+        }
+        self.show()
+    }
+
+    /// Lets the mirror be served, once, as soon as it may.
+    fn show(&mut self) -> Result<(), ApplyError> {
+        let cursor = self.mirror.cursor().filter(|cursor| cursor.complete);
+        let may = |cursor| self.reveal.allows(cursor, Instant::now());
+        if self.complete.is_none() || !cursor.as_ref().is_some_and(may) {
             return Ok(());
         }
         let Some(complete) = self.complete.take() else {
@@ -449,7 +506,10 @@ impl Worker {
 
     fn hold_now(&mut self) -> Result<(), ApplyError> {
         let seq = self.mirror.cursor().map(|cursor| cursor.position.seq);
-        let held = self.hold.hold(seq.unwrap_or_default());
+        let state = &self.state;
+        let held = self
+            .hold
+            .hold(seq.unwrap_or_default(), |held| state.set_held(Some(held)));
         self.state.set_held(held);
         self.renew();
         Ok(())

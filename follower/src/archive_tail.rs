@@ -106,7 +106,7 @@ impl ArchiveTail {
                 self.handle.send(Input::Epoch(epoch)).await?;
                 self.progress(reader, through_lsn).await
             }
-            ReadStep::End => Ok(()),
+            ReadStep::End => Ok(self.handle.send(Input::Level).await?),
         }
     }
 

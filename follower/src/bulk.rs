@@ -1,4 +1,4 @@
-//! Rows of a first copy for the apply thread: from the archive, or through a gateway. The next parts are fetched
+//! Rows of copies for the apply thread: from the archive, or through a gateway. The next parts are fetched
 //! while one is loaded.
 
 use std::collections::VecDeque;
@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::backoff::Backoff;
 use crate::gateway::{GatewayError, Gateways, sentence};
-use crate::mirror::{BulkError, BulkSource};
+use crate::mirror::{BulkError, BulkSource, Copying};
 use crate::state::State;
 
 /// Parts that are fetched ahead of the one being loaded; with it, the most that are in memory.
@@ -33,16 +33,23 @@ pub(crate) struct Fetcher {
     pub(crate) queue: Queue,
 }
 
+type Fetch = JoinHandle<Result<Bytes, BulkError>>;
+
 /// Parts on their way, and those that will be asked for after them.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
-    coming: VecDeque<(u32, JoinHandle<Result<Bytes, BulkError>>)>,
+    coming: VecDeque<(u32, Fetch)>,
     waiting: VecDeque<BulkPart>,
+    /// The one that is asked for before its copy is complete.
+    ahead: Option<(Attempt, u32, Fetch)>,
 }
 
 impl Drop for Queue {
     fn drop(&mut self) {
         self.coming.iter().for_each(|(_, task)| task.abort());
+        if let Some((_, _, task)) = &self.ahead {
+            task.abort();
+        }
     }
 }
 
@@ -73,17 +80,36 @@ impl BulkSource for Fetcher {
     }
 
     fn expect(&mut self, _attempt: Attempt, parts: &[&BulkPart]) {
-        let waiting = parts.iter().map(|part| (*part).clone()).collect();
-        self.queue = Queue {
-            coming: VecDeque::new(),
-            waiting,
-        };
+        self.queue = Queue::default();
+        self.queue.waiting = parts.iter().map(|part| (*part).clone()).collect();
     }
 
-    fn progress(&mut self, tables_done: usize, tables: usize) {
-        self.state.wait_for(format!(
-            "waiting for the first copy ({tables_done} of {tables} tables)"
-        ));
+    fn poll(&mut self, attempt: Attempt, part: &BulkPart) -> Result<Option<Bytes>, BulkError> {
+        let task = match self.queue.ahead.take() {
+            Some((of, number, task)) if (of, number) == (attempt, part.number) => task,
+            other => {
+                if let Some((_, _, unwanted)) = other {
+                    unwanted.abort();
+                }
+                self.start(attempt, part.clone())
+            }
+        };
+        if !task.is_finished() {
+            self.queue.ahead = Some((attempt, part.number, task));
+            return Ok(None);
+        }
+        let fetched = self.runtime.block_on(task);
+        let stopping = |_aborted| BulkError::Unavailable("the follower is stopping".into());
+        fetched.map_err(stopping)?.map(Some)
+    }
+
+    fn progress(&mut self, what: Copying, tables_done: usize, tables: usize) {
+        let what = match what {
+            Copying::First => "waiting for the first copy",
+            Copying::Backfill => "loading what a backfill copied",
+        };
+        let count = format!("{tables_done} of {tables} tables");
+        self.state.wait_for(format!("{what} ({count})"));
     }
 }
 
@@ -98,7 +124,7 @@ impl Fetcher {
         }
     }
 
-    fn start(&self, attempt: Attempt, part: BulkPart) -> JoinHandle<Result<Bytes, BulkError>> {
+    fn start(&self, attempt: Attempt, part: BulkPart) -> Fetch {
         let from = self.from.clone();
         self.runtime.spawn(async move {
             let mut last = None;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use rindle_archive::BackupConfig;
 use rindle_proto::ids::SourceName;
+use rindle_serve::ServerTls;
 use serde::Deserialize;
 
 use crate::mirror::LocalIndex;
@@ -67,18 +68,6 @@ impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("***")
     }
-}
-
-/// Certificates of a server.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct ServerTls {
-    /// PEM file with the certificate and its chain.
-    pub cert: PathBuf,
-    /// PEM file with the private key.
-    pub key: PathBuf,
-    /// PEM file with the authorities whose clients are let in; without it any client may connect.
-    pub client_ca: Option<PathBuf>,
 }
 
 /// Certificates towards a gateway.

@@ -114,6 +114,16 @@ impl Files {
         Ok(self.path(last.unwrap_or(0) + 1))
     }
 
+    /// A mirror where none is of use any more. The path is a link from the start: SQLite finds the log of a file by the
+    /// name that the link leads to, so that a reader that opens the path during a swap never pairs two mirrors.
+    pub(crate) fn begin(&self) -> io::Result<PathBuf> {
+        remove(&self.live())?;
+        remove(&self.db)?;
+        let target = self.next()?;
+        self.swap(&target)?;
+        Ok(target)
+    }
+
     /// Where an image is put before it becomes a mirror, in a folder of its own that is empty now.
     pub(crate) fn restoring(&self) -> io::Result<PathBuf> {
         let folder = self.restoring_folder();

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use rindle_archive::Archive;
-use rindle_proto::ids::{Generation, Seq};
+use rindle_proto::ids::{Generation, Lsn, Seq};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -19,6 +19,7 @@ use crate::files::{Files, Lock};
 use crate::gateway::{Gateways, sentence};
 use crate::halt::HaltReason;
 use crate::mirror::{Cursor, MirrorOptions};
+use crate::reveal::Reveal;
 use crate::state::State;
 use crate::tail::{Tail, TailEnd, Why};
 
@@ -266,20 +267,10 @@ impl Follow {
             .map_err(|source| self.file_error(source))?;
         let beside = self.files.exists() && self.state.serving().is_some();
         let target = match beside {
-            true => self
-                .files
-                .next()
-                .map_err(|source| self.file_error(source))?,
-            false => {
-                // A link to a mirror that is of no use is a mirror that is of no use.
-                let db = self.files.db();
-                let target = std::fs::canonicalize(db).unwrap_or_else(|_absent| db.to_owned());
-                crate::files::remove(&target)
-                    .and_then(|()| crate::files::remove(db))
-                    .map_err(|source| self.file_error(source))?;
-                db.to_owned()
-            }
+            true => self.files.next(),
+            false => self.files.begin(),
         };
+        let target = target.map_err(|source| self.file_error(source))?;
         let bootstrap = self.bootstrap();
         let restored = bootstrap.restore(generation, &target, beyond).await?;
         if !restored && beyond.is_some() {
@@ -294,7 +285,10 @@ impl Follow {
             epoch: epoch_of(old.as_ref(), generation),
             ..Cursor::start(generation)
         };
-        Ok(Line::new(target, generation, start))
+        Ok(Line {
+            served: old.filter(|_| beside).map(|old| old.end_lsn.0),
+            ..Line::new(target, generation, start)
+        })
     }
 
     fn file_error(&self, source: std::io::Error) -> BootstrapError {
@@ -361,9 +355,9 @@ impl Follow {
         let runtime = tokio::runtime::Handle::current();
         let complete = move || {
             let db = files.db();
-            let replaces = path != db;
+            let old = files.live();
+            let replaces = std::fs::canonicalize(&path).is_ok_and(|path| path != old);
             if replaces {
-                let old = files.live();
                 files.swap(&path)?;
                 tracing::info!(path = %path.display(), "the new mirror took the old one's place");
                 runtime.spawn(retire(files.clone(), old));
@@ -384,6 +378,7 @@ impl Follow {
             epoch: line.cursor.epoch,
             bulk: Box::new(bulk),
             state: self.state.clone(),
+            reveal: Reveal::beside(line.served),
             complete: Box::new(complete),
         }
     }
@@ -564,6 +559,8 @@ struct Line {
     generation: Generation,
     /// What is known of it: its cursor, or the epoch that must not be forgotten.
     cursor: Cursor,
+    /// Last commit of the mirror that is served meanwhile.
+    served: Option<Lsn>,
 }
 
 impl Line {
@@ -572,6 +569,7 @@ impl Line {
             path,
             generation,
             cursor,
+            served: None,
         }
     }
 }

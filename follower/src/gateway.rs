@@ -10,7 +10,7 @@ use rindle_proto::rpc::subscribe_reply::Reply;
 use rindle_proto::rpc::{FetchBulkRequest, SubscribeReply, SubscribeRequest};
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
-use tonic::{Request, Status, Streaming};
+use tonic::{Code, Request, Status, Streaming};
 
 use crate::config::{ClientTls, SourceSettings};
 
@@ -37,11 +37,21 @@ pub(crate) enum GatewayError {
     #[error("sources[0]: {0}")]
     Config(String),
     /// It refused or broke off.
-    #[error("{} ({})", .0.message(), .0.code())]
+    #[error("{}", words(.0))]
     Status(Box<Status>),
     /// It sent what makes no sense.
     #[error("it sent {0}")]
     Protocol(String),
+}
+
+/// A refused handshake shows only as a stream that ends before it began.
+fn words(status: &Status) -> String {
+    match status.code() {
+        Code::Cancelled => "the connection was closed before an answer came; when the gateway asks for client certificates \
+                            (tls.clientCa), set tls.cert and tls.key"
+            .to_owned(),
+        code => format!("{} ({code})", status.message()),
+    }
 }
 
 impl From<Status> for GatewayError {
@@ -86,10 +96,12 @@ impl Gateways {
         self.urls.is_empty()
     }
 
-    pub(crate) async fn connect(&self, url: &str) -> Result<Gateway, GatewayError> {
-        let config =
-            |error: &dyn std::fmt::Display| GatewayError::Config(format!("{url}: {error}"));
-        let mut endpoint = Endpoint::from_shared(url.to_owned())
+    /// Everything about a connection that can be known before it is made.
+    async fn endpoint(&self, url: &str) -> Result<Endpoint, GatewayError> {
+        let config = |error: &dyn std::error::Error| {
+            GatewayError::Config(format!("{url}: {}", sentence(error)))
+        };
+        let endpoint = Endpoint::from_shared(url.to_owned())
             .map_err(|error| config(&error))?
             .connect_timeout(CONNECT_TIMEOUT)
             .http2_keep_alive_interval(KEEP_ALIVE)
@@ -98,10 +110,17 @@ impl Gateways {
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
             .tcp_nodelay(true);
-        if url.starts_with("https://") {
-            let tls = self.tls().await?;
-            endpoint = endpoint.tls_config(tls).map_err(|error| config(&error))?;
+        match url.starts_with("https://") {
+            true => {
+                let tls = self.tls().await?;
+                endpoint.tls_config(tls).map_err(|error| config(&error))
+            }
+            false => Ok(endpoint),
         }
+    }
+
+    pub(crate) async fn connect(&self, url: &str) -> Result<Gateway, GatewayError> {
+        let endpoint = self.endpoint(url).await?;
         let channel = endpoint.connect().await.map_err(GatewayError::Connect)?;
         let client = FramesClient::new(channel).max_decoding_message_size(MAX_MESSAGE_BYTES);
         Ok(Gateway {
@@ -113,10 +132,10 @@ impl Gateways {
 
     /// Refuses what no attempt to connect could make anything of.
     pub(crate) async fn check(&self) -> Result<(), GatewayError> {
-        match self.urls.iter().any(|url| url.starts_with("https://")) {
-            true => self.tls().await.map(drop),
-            false => Ok(()),
+        for url in &self.urls {
+            self.endpoint(url).await?;
         }
+        Ok(())
     }
 
     async fn tls(&self) -> Result<ClientTlsConfig, GatewayError> {

@@ -1,7 +1,6 @@
 //! The control port. `/version`, `/livez` and `/readyz` are open; everything else needs the token. Queries read on
 //! connections of their own, so they never wait for the apply thread nor it for them.
 
-mod listen;
 mod schema;
 mod sql;
 mod verify;
@@ -15,8 +14,6 @@ use axum::routing::{get, post};
 use metrics_exporter_prometheus::PrometheusHandle;
 use serde_json::{Value, json};
 use tokio::sync::watch;
-
-pub(crate) use listen::{acceptor, serve};
 
 use crate::apply::Handle;
 use crate::config::Secret;

@@ -7,7 +7,7 @@
 //! - `follow`: which mirror is followed, when it is replaced
 //! - `bootstrap`, `files`: where a mirror begins, which file it is
 //! - `tail`, `gateway`, `archive_tail`, `bulk`: where frames and rows come from
-//! - `apply`: the thread that owns the mirror
+//! - `apply`, `reveal`: the thread that owns the mirror, and when a new one is shown
 //! - `http`: the control port
 //!
 //! Stopping: the tails end first, the apply thread commits what it was handed, then HTTP closes. A kill at any
@@ -27,6 +27,7 @@ mod files;
 mod follow;
 mod gateway;
 mod http;
+mod reveal;
 mod tail;
 
 #[cfg(test)]
@@ -77,7 +78,7 @@ pub struct Follower {
     settings: Settings,
     archive: Option<Archive>,
     gateways: gateway::Gateways,
-    tls: Option<tokio_rustls::TlsAcceptor>,
+    tls: Option<rindle_serve::TlsAcceptor>,
 }
 
 impl Follower {
@@ -86,7 +87,7 @@ impl Follower {
     /// # Errors
     /// When one of these is of no use.
     pub async fn open(settings: Settings) -> Result<Self, OpenError> {
-        let tls = settings.tls.as_ref().map(http::acceptor);
+        let tls = settings.tls.as_ref().map(rindle_serve::acceptor);
         let tls = tls.transpose().map_err(OpenError::Tls)?;
         let refused = |error| OpenError::Gateway(gateway::sentence(&error));
         let gateways = gateway::Gateways::new(&settings.source).map_err(refused)?;
@@ -135,7 +136,7 @@ impl Follower {
         tasks.spawn(async move { follow.run().await.context("follow the source") });
         let (router, serving) = (http::router(shared), stop.clone());
         tasks.spawn(async move {
-            let served = http::serve(listener, tls, router, serving).await;
+            let served = rindle_serve::serve(listener, tls, router, serving).await;
             served.context("serve HTTP")
         });
         finish(tasks, stop).await

@@ -1,6 +1,6 @@
 //! `rindled --config rindled.json`.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal as _, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -33,7 +33,7 @@ fn main() -> ExitCode {
     let settings = match Settings::load(&args.config, &|name| std::env::var(name).ok()) {
         Ok(settings) => settings,
         Err(error) => {
-            eprintln!("rindled: {error}");
+            last_words(&error);
             return ExitCode::from(REFUSED);
         }
     };
@@ -48,7 +48,7 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("rindled: {error:#}");
+            last_words(&format_args!("{error:#}"));
             let opened = error.downcast_ref::<OpenError>();
             match opened.is_some_and(OpenError::is_refusal) {
                 true => ExitCode::from(REFUSED),
@@ -56,6 +56,11 @@ fn main() -> ExitCode {
             }
         }
     }
+}
+
+/// Says why the program ends. The exit status tells it too, so a stderr that is gone changes nothing.
+fn last_words(why: &dyn std::fmt::Display) {
+    let _written = writeln!(std::io::stderr(), "rindled: {why}");
 }
 
 async fn serve(settings: Settings) -> anyhow::Result<()> {
@@ -74,7 +79,7 @@ async fn serve(settings: Settings) -> anyhow::Result<()> {
         "wsPort": ws_port,
         "bootId": state.boot_id(),
     });
-    println!("{ready}");
+    writeln!(std::io::stdout(), "{ready}").context("print the ready line on stdout")?;
     follower.run(listener, state, metrics, stop).await
 }
 
@@ -99,6 +104,8 @@ fn start_logging() {
         EnvFilter::try_from_env("RINDLE_LOG").unwrap_or_else(|_unset| EnvFilter::new("info"));
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
+        // Telling stderr of a line that stderr did not take would panic: a full disk under the log stops nothing.
+        .log_internal_errors(false)
         .with_writer(std::io::stderr);
     match std::env::var("RINDLE_LOG_FORMAT").as_deref() {
         Ok("json") => builder.json().init(),

@@ -10,7 +10,7 @@ use serde::Serialize;
 use tokio::sync::watch;
 
 use crate::halt::HaltReason;
-use crate::mirror::Cursor;
+use crate::mirror::{Awaiting, Cursor};
 
 /// Shared by all parts of the program.
 #[derive(Clone, Debug)]
@@ -38,6 +38,7 @@ struct Facts {
     gateway: Gateway,
     head: Head,
     held: Option<Held>,
+    copying: Vec<Awaiting>,
 }
 
 /// The follower's connection to a gateway.
@@ -86,6 +87,8 @@ pub struct View {
     pub waiting: Option<String>,
     /// It is held still for verify.
     pub held: Option<Held>,
+    /// Tables that await a copy.
+    pub copying: Vec<Awaiting>,
     /// Generation that is followed.
     pub generation: Option<String>,
     /// Last frame in the mirror.
@@ -188,6 +191,15 @@ impl State {
         self.facts().head
     }
 
+    pub(crate) fn set_copying(&self, copying: Vec<Awaiting>) {
+        self.facts().copying = copying;
+    }
+
+    /// Tables that await a copy, as of the mirror's last commit.
+    pub fn copying(&self) -> Vec<Awaiting> {
+        self.facts().copying.clone()
+    }
+
     pub(crate) fn set_held(&self, held: Option<Held>) {
         self.facts().held = held;
     }
@@ -232,6 +244,7 @@ impl State {
             reason,
             waiting: facts.waiting.clone(),
             held: facts.held,
+            copying: facts.copying.clone(),
             generation: cursor.map(|cursor| cursor.generation.to_string()),
             applied_seq: cursor.map_or(Seq(0), |cursor| cursor.position.seq),
             applied_lsn: cursor.map_or(Lsn(0), |cursor| cursor.end_lsn.0),

@@ -193,6 +193,7 @@ impl Tail {
                         durable_seq: Seq(progress.durable_seq),
                     };
                     self.handle.send(Input::Progress(head)).await?;
+                    self.handle.send(Input::Level).await?;
                 }
                 Some(Reply::Discard(_)) => self.handle.send(Input::Discard).await?,
                 Some(Reply::Restore(restore)) => return Err(self.restore(&restore)),

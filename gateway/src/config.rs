@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use rindle_archive::BackupConfig;
 use rindle_proto::ids::{Generation, SourceName};
+use rindle_serve::ServerTls;
 use serde::Deserialize;
 
-use crate::pg::endpoint::{Endpoint, Host, Secret, SslMode, TlsSettings};
+use crate::pg::endpoint::{Endpoint, Host, Password, Secret, SslMode, TlsSettings};
 
 /// Checked settings of a gateway.
 #[derive(Clone, Debug)]
@@ -25,7 +26,7 @@ pub struct Settings {
     pub http: SocketAddr,
     /// What followers must show as `Authorization: Bearer`.
     pub auth_token: Option<Secret>,
-    /// Certificates of the gRPC service.
+    /// Certificates of both services.
     pub tls: Option<ServerTls>,
     /// The source.
     pub endpoint: Endpoint,
@@ -33,18 +34,6 @@ pub struct Settings {
     pub backup: BackupConfig,
     /// Limits of the log.
     pub limits: Limits,
-}
-
-/// Certificates of a server.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct ServerTls {
-    /// PEM file with the certificate and its chain.
-    pub cert: PathBuf,
-    /// PEM file with the private key.
-    pub key: PathBuf,
-    /// PEM file with the authorities whose clients are let in; without it any client may connect.
-    pub client_ca: Option<PathBuf>,
 }
 
 /// Limits of the log and its archive.
@@ -259,18 +248,13 @@ fn endpoint(
         return Err(problem(place, &"postgres.host: names no host"));
     }
     let password = match &raw.password_file {
-        Some(file) => {
-            let text = std::fs::read_to_string(file);
-            let text = text.map_err(|error| {
-                problem(
-                    place,
-                    &format!("postgres.passwordFile {}: {error}", file.display()),
-                )
-            })?;
-            Some(text.trim_end_matches(['\r', '\n']).to_owned())
-        }
-        None => env("RINDLE_PG_PASSWORD"),
+        Some(file) => Some(Password::File(file.clone())),
+        None => env("RINDLE_PG_PASSWORD").map(|given| Password::Given(Secret::new(given))),
     };
+    // A file that is not there now is a mistake; later it is waited for.
+    if let Some(Err(error)) = password.as_ref().map(Password::read) {
+        return Err(problem(place, &format!("postgres.passwordFile: {error}")));
+    }
     let mode: SslMode = raw
         .ssl_mode
         .parse()
@@ -279,7 +263,7 @@ fn endpoint(
         hosts,
         user: raw.user,
         database: raw.database,
-        password: password.map(Secret::new),
+        password,
         tls: TlsSettings {
             mode,
             root_cert: raw.ssl_root_cert,

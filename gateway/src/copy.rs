@@ -12,20 +12,28 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rindle_archive::{BulkError, Log};
 use rindle_proto::body::{Attempt, BulkPart};
 use rindle_proto::ids::Oid;
-use rindle_proto::schema::Table;
+use rindle_proto::schema::{Table, TableId};
 use tokio::task::JoinSet;
 
 use crate::halt::HaltReason;
 use crate::pg::conn::ConnectError;
 use crate::pg::endpoint::Endpoint;
-use crate::state::{CopyProgress, Phase, State};
+use crate::state::{CopyProgress, State};
 
 /// Pages of one range: what one COPY reads, and how long one table lock is held.
 const RANGE_PAGES: u64 = 4096;
 
+/// The same of a paced copy.
+const PACED_RANGE_PAGES: u64 = 1024;
+
 /// Fewest and most connections that copy.
 const WORKERS_MIN: usize = 2;
 const WORKERS_MAX: usize = 8;
+
+/// What a role must be given that may not read a table. Our sessions would rather fail than read what row-level security
+/// leaves of it.
+pub(crate) const RIGHTS: &str = "grant SELECT on it to the gateway's role (rindle pg prepare --role does), and where \
+    row-level security is on, make the role one that sees past it: ALTER ROLE … BYPASSRLS";
 
 /// One copy.
 #[derive(Debug)]
@@ -36,7 +44,7 @@ pub struct Job {
     pub application_name: String,
     /// Where bulk objects go.
     pub archive: Log,
-    /// Where progress is told.
+    /// Told that the archive takes no writes.
     pub state: State,
     /// Exported snapshot that every worker imports.
     pub snapshot: String,
@@ -44,6 +52,35 @@ pub struct Job {
     pub attempt: Attempt,
     /// What to read.
     pub plan: Vec<CopyTable>,
+    /// Told as the copy goes on.
+    pub progress: Progress,
+    /// How hard it may work.
+    pub pace: Pace,
+}
+
+/// How hard a copy may work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pace {
+    /// As fast as it goes: nothing else is served yet.
+    Fast,
+    /// One connection, and no more than so many bytes of rows a second: what streams goes first.
+    Gentle(u64),
+}
+
+/// Who is told how far a copy is.
+pub struct Progress(Box<dyn Fn(CopyProgress) + Send + Sync>);
+
+impl Progress {
+    /// Calls `tell` at each step.
+    pub fn new(tell: impl Fn(CopyProgress) + Send + Sync + 'static) -> Self {
+        Self(Box::new(tell))
+    }
+}
+
+impl std::fmt::Debug for Progress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Progress")
+    }
 }
 
 /// One physical table to read.
@@ -51,11 +88,15 @@ pub struct Job {
 pub struct CopyTable {
     /// Table of the mirror that its rows go to.
     pub table: Table,
+    /// The table, or the partition of it whose rows they are.
+    pub target: TableId,
     /// The physical table: the table itself, or a leaf of it.
     pub rel: Oid,
     /// Its quoted, qualified name.
     pub quoted_name: String,
-    /// Row filter of the publication, as SQL.
+    /// The table with whose row filter the publication sends it.
+    pub filtered_as: Option<Oid>,
+    /// That filter, as SQL; read when the copy begins ([`crate::pg::catalog::read_filters`]).
     pub filter: Option<String>,
     /// Size in pages.
     pub pages: u64,
@@ -138,12 +179,16 @@ struct Parts {
     ranges_left: std::collections::HashMap<u32, usize>,
 }
 
-/// SQL that begins a transaction under an exported snapshot.
-pub fn import_snapshot(name: &str) -> String {
-    format!(
-        "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET TRANSACTION SNAPSHOT '{}'",
-        name.replace('\'', "''")
-    )
+impl Pace {
+    fn workers(self) -> usize {
+        match self {
+            Pace::Gentle(_) => 1,
+            Pace::Fast => {
+                let cores = std::thread::available_parallelism().map_or(WORKERS_MIN, usize::from);
+                (cores * 2).clamp(WORKERS_MIN, WORKERS_MAX)
+            }
+        }
+    }
 }
 
 /// Copies everything of the job and returns its parts in number order.
@@ -151,16 +196,17 @@ pub fn import_snapshot(name: &str) -> String {
 /// # Errors
 /// The first error of any worker; the attempt is void then.
 pub async fn run(job: Job) -> Result<Vec<BulkPart>, CopyError> {
-    let ranges = plan_ranges(&job.plan);
+    let range_pages = match job.pace {
+        Pace::Fast => RANGE_PAGES,
+        Pace::Gentle(_) => PACED_RANGE_PAGES,
+    };
+    let ranges = plan_ranges(&job.plan, range_pages);
     let mut parts = Parts::default();
     for range in &ranges {
         *parts.ranges_left.entry(range.table.table.id.0).or_default() += 1;
     }
     parts.progress.tables = parts.ranges_left.len();
-    let cores = std::thread::available_parallelism().map_or(WORKERS_MIN, usize::from);
-    let workers = (cores * 2)
-        .clamp(WORKERS_MIN, WORKERS_MAX)
-        .min(ranges.len());
+    let workers = job.pace.workers().min(ranges.len());
     let shared = Arc::new(Shared {
         job,
         ranges: Mutex::new(ranges),
@@ -181,20 +227,20 @@ pub async fn run(job: Job) -> Result<Vec<BulkPart>, CopyError> {
 }
 
 /// Big tables first, so that the last range is a small one.
-fn plan_ranges(plan: &[CopyTable]) -> VecDeque<Range> {
+fn plan_ranges(plan: &[CopyTable], range_pages: u64) -> VecDeque<Range> {
     let mut tables: Vec<Arc<CopyTable>> = plan.iter().cloned().map(Arc::new).collect();
     tables.sort_by_key(|table| std::cmp::Reverse(table.pages));
     let mut ranges = VecDeque::new();
     for table in tables {
         let mut from = 0;
-        while table.pages - from > RANGE_PAGES {
-            let to = Some(from + RANGE_PAGES);
+        while table.pages - from > range_pages {
+            let to = Some(from + range_pages);
             ranges.push_back(Range {
                 table: Arc::clone(&table),
                 from,
                 to,
             });
-            from += RANGE_PAGES;
+            from += range_pages;
         }
         // Open-ended: a size read before the copy excludes no row.
         ranges.push_back(Range {
@@ -244,7 +290,7 @@ impl Shared {
 
     fn tell(&self) {
         let progress = self.parts().progress.clone();
-        self.job.state.set_phase(Phase::Copying(progress));
+        (self.job.progress.0)(progress);
     }
 
     fn parts(&self) -> std::sync::MutexGuard<'_, Parts> {

@@ -2,6 +2,7 @@
 //! position; nobody waits for it, and it waits for nobody.
 
 mod archived;
+mod attached;
 mod subscriber;
 
 use std::pin::Pin;
@@ -19,6 +20,7 @@ use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
+pub use self::attached::{FollowerView, Followers};
 use self::subscriber::Subscriber;
 use crate::ship::chain;
 use crate::state::State;
@@ -63,6 +65,7 @@ impl Frames for Fanout {
         &self,
         request: Request<SubscribeRequest>,
     ) -> Result<Response<Self::SubscribeStream>, Status> {
+        let peer = request.remote_addr();
         let request = request.into_inner();
         let record = self.state.record();
         if request.source != record.source.as_str() {
@@ -73,12 +76,12 @@ impl Frames for Fanout {
             )));
         }
         let live = self.state.live().borrow().clone();
-        let Some(live) = live else {
+        if live.is_none() && !self.state.is_halted() {
             let why = self.state.reason().unwrap_or_else(|| "starting".to_owned());
             return Err(Status::unavailable(why));
-        };
+        }
         let (replies, receiver) = mpsc::channel(QUEUED_PIECES);
-        let subscriber = Subscriber::new(self.clone(), live, request, replies)?;
+        let subscriber = Subscriber::new(self.clone(), live, request, peer, replies)?;
         tokio::spawn(subscriber.run());
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
     }

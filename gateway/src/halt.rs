@@ -12,6 +12,14 @@ pub enum HaltReason {
         /// Its name.
         slot: String,
     },
+    /// The generation was ended for good.
+    #[error(
+        "GenerationRetired: generation {generation} was retired; set generation to one that is not, or mint a new one"
+    )]
+    GenerationRetired {
+        /// The generation.
+        generation: Generation,
+    },
     /// Postgres invalidated the slot.
     #[error("SlotLost: slot {slot:?} was invalidated by Postgres ({why}); mint a new generation")]
     SlotLost {
@@ -77,11 +85,25 @@ pub enum HaltReason {
         archived: Lsn,
     },
     /// The stream shows a table in a shape that no schema change announced.
-    #[error("SchemaChanged: table {table}: {detail}; mint a new generation")]
+    #[error(
+        "SchemaChanged: table {table}: {detail}; rindle pg preflight tells why it was not announced; mint a new \
+         generation"
+    )]
     SchemaChanged {
         /// Name in Postgres.
         table: String,
         /// What changed.
+        detail: String,
+    },
+    /// A migration made something that no mirror follows.
+    #[error(
+        "SchemaRefused: {object}: {detail}; the stream stops before the transaction that did it: mint a new generation, \
+         and cut over to it"
+    )]
+    SchemaRefused {
+        /// What it is about.
+        object: String,
+        /// What was changed.
         detail: String,
     },
     /// A row that the mirror could only guess at.

@@ -1,5 +1,7 @@
 //! Health, status and metrics over HTTP. `/version`, `/livez` and `/readyz` are open; the rest needs the token.
 
+use std::time::Duration;
+
 use axum::Router;
 use axum::extract::{Request, State as Shared};
 use axum::http::{StatusCode, header};
@@ -9,6 +11,8 @@ use axum::routing::get;
 use metrics_exporter_prometheus::PrometheusHandle;
 use serde_json::json;
 
+use crate::fanout::FollowerView;
+use crate::lag::Waiting;
 use crate::pg::endpoint::Secret;
 use crate::state::State;
 
@@ -76,7 +80,7 @@ async fn livez() -> Response {
 }
 
 async fn readyz(Shared(http): Shared<Http>) -> Response {
-    let view = http.state.view();
+    let view = http.state.open_view();
     let status = match view.ready {
         true => StatusCode::OK,
         false => StatusCode::SERVICE_UNAVAILABLE,
@@ -100,9 +104,35 @@ async fn metrics(Shared(http): Shared<Http>) -> Response {
     gauge("rindle_gateway_received_lsn", view.received.0);
     gauge("rindle_gateway_archived_lsn", view.archived.0);
     gauge("rindle_gateway_acked_lsn", view.acked.0);
-    gauge("rindle_gateway_followers", view.followers as u64);
+    let followers = view.followers.unwrap_or_default();
+    gauge("rindle_gateway_followers", followers.len() as u64);
+    let hops = [
+        ("received", view.lag.received),
+        ("archived", view.lag.archived),
+        ("acked", view.lag.acked),
+        ("sent", slowest(&followers)),
+    ];
+    for (hop, lag) in hops {
+        // What is not known is not a number, rather than the last one that was known.
+        let (bytes, seconds) =
+            lag.map_or((f64::NAN, f64::NAN), |lag| (lag.bytes as f64, lag.seconds));
+        metrics::gauge!("rindle_gateway_lag_bytes", "hop" => hop).set(bytes);
+        metrics::gauge!("rindle_gateway_lag_seconds", "hop" => hop).set(seconds);
+    }
     let text = http.metrics.render();
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response()
+}
+
+/// The follower that is furthest behind; unknown when one's lag is.
+fn slowest(followers: &[FollowerView]) -> Option<Waiting> {
+    let none = Waiting::new(0, Duration::ZERO);
+    followers.iter().try_fold(none, |worst, follower| {
+        let lag = follower.lag?;
+        Some(Waiting {
+            bytes: worst.bytes.max(lag.bytes),
+            seconds: worst.seconds.max(lag.seconds),
+        })
+    })
 }
 
 #[cfg(test)]

@@ -3,8 +3,10 @@
 //! A transaction's way: [`pg`] (walsender, pgoutput) → [`assemble`] (frames) → [`pump`] → [`log`] → [`ship`]
 //! (archive) and [`fanout`] (followers). [`session`] opens and ends walsender sessions; [`copy`] is the first copy.
 //!
+//! - [`backfill`]: rows that the stream cannot give
+//! - [`ddl`]: how schema changes are captured, what is believed of the catalog, and what changes come to
 //! - [`config`], [`state`], [`halt`]: settings; what the gateway says of itself; why it stops
-//! - [`live`]: what one session shares with ship and fan-out
+//! - [`live`], [`lag`]: what one session shares with ship and fan-out; what waits in front of each hop
 //! - [`http`]: health, status, metrics
 //! - [`lifecycle`]: what `rindle pg` does: prepare, mint
 //!
@@ -12,11 +14,14 @@
 //! (bounded), the slot and the lock are let go, then the servers stop.
 
 pub mod assemble;
+pub mod backfill;
 pub mod config;
 pub mod copy;
+pub mod ddl;
 pub mod fanout;
 pub mod halt;
 pub mod http;
+pub mod lag;
 pub mod lifecycle;
 pub mod live;
 pub mod log;
@@ -37,7 +42,7 @@ use tonic::transport::server::{ServerTlsConfig, TcpIncoming};
 use tonic::transport::{Certificate, Identity, Server};
 use tonic::{Request, Status};
 
-use crate::config::{ServerTls, Settings};
+use crate::config::Settings;
 use crate::fanout::Fanout;
 use crate::halt::HaltReason;
 use crate::http::Http;
@@ -117,10 +122,15 @@ pub async fn run(
         auth_token: settings.auth_token.clone(),
     };
     let serving = CancellationToken::new();
-    let http_stop = serving.clone();
-    let http = axum::serve(listeners.http, http::router(http))
-        .with_graceful_shutdown(async move { http_stop.cancelled().await });
-    let mut http = tokio::spawn(async move { http.await });
+    let tls = settings.tls.as_ref().map(rindle_serve::acceptor);
+    let tls = tls.transpose().context("use the certificates")?;
+    let router = http::router(http);
+    let mut http = tokio::spawn(rindle_serve::serve(
+        listeners.http,
+        tls,
+        router,
+        serving.clone(),
+    ));
     let fanout = Fanout::new(
         archive.clone(),
         state.clone(),
@@ -219,7 +229,7 @@ fn serve_grpc(
     })
 }
 
-fn server_tls(tls: &ServerTls) -> anyhow::Result<ServerTlsConfig> {
+fn server_tls(tls: &rindle_serve::ServerTls) -> anyhow::Result<ServerTlsConfig> {
     let read = |path: &std::path::Path| {
         std::fs::read(path).with_context(|| format!("read {}", path.display()))
     };

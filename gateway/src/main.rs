@@ -1,6 +1,6 @@
 //! `rindle-pg-gateway --config gateway.json`.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal as _, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -35,7 +35,7 @@ fn main() -> ExitCode {
     let settings = match Settings::load(&args.config, &|name| std::env::var(name).ok()) {
         Ok(settings) => settings,
         Err(error) => {
-            eprintln!("rindle-pg-gateway: {error}");
+            last_words(&error);
             return ExitCode::from(REFUSED);
         }
     };
@@ -50,11 +50,16 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("rindle-pg-gateway: {error:#}");
+            last_words(&format_args!("{error:#}"));
             let fenced = matches!(error.downcast_ref(), Some(HaltReason::Fenced { .. }));
             ExitCode::from(if fenced { FENCED } else { 1 })
         }
     }
+}
+
+/// Says why the program ends. The exit status tells it too, so a stderr that is gone changes nothing.
+fn last_words(why: &dyn std::fmt::Display) {
+    let _written = writeln!(std::io::stderr(), "rindle-pg-gateway: {why}");
 }
 
 async fn serve(settings: Settings) -> anyhow::Result<()> {
@@ -80,7 +85,7 @@ async fn serve(settings: Settings) -> anyhow::Result<()> {
         "grpcPort": listeners.grpc.local_addr()?.port(),
         "httpPort": listeners.http.local_addr()?.port(),
     });
-    println!("{ready}");
+    writeln!(std::io::stdout(), "{ready}").context("print the ready line on stdout")?;
     let stop = stop_on_signal()?;
     rindle_gateway::run(settings, archive, record, listeners, metrics, stop).await
 }
@@ -106,6 +111,8 @@ fn start_logging() {
         EnvFilter::try_from_env("RINDLE_LOG").unwrap_or_else(|_unset| EnvFilter::new("info"));
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
+        // Telling stderr of a line that stderr did not take would panic: a full disk under the log stops nothing.
+        .log_internal_errors(false)
         .with_writer(std::io::stderr);
     match std::env::var("RINDLE_LOG_FORMAT").as_deref() {
         Ok("json") => builder.json().init(),

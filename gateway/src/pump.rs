@@ -2,6 +2,10 @@
 //!
 //! - [`core`]: the decisions, pure
 //! - [`drive`]: the socket, the log and the timers
+//! - [`heart`]: keeps a quiet source ready for a failover
 
+mod audit;
+mod checkpoints;
 pub mod core;
 pub mod drive;
+mod heart;

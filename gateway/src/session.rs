@@ -4,11 +4,12 @@
 //! over (fence), check that the source still is the archive's source, copy if nothing was copied yet, START, prove
 //! that nothing changed meanwhile, then pump until something ends it.
 
+pub(crate) mod belief;
 mod checks;
 mod genesis;
-mod open;
+pub(crate) mod open;
 mod proof;
-mod start;
+pub(crate) mod start;
 
 use std::path::PathBuf;
 use std::time::Duration;

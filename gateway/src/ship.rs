@@ -90,6 +90,7 @@ impl Ship {
                     tokio::select! {
                         () = stop.cancelled() => {}
                         _ = head.changed() => {}
+                        () = self.live.hurried() => tick_at = tick_at.min(self.next_turn()),
                         () = tokio::time::sleep_until(tick_at) => {
                             let seen = *visible.borrow_and_update();
                             if !self.tick(seen, &stop).await? {
@@ -103,6 +104,14 @@ impl Ship {
         }
     }
 
+    /// When the next write may start.
+    fn next_turn(&self) -> Instant {
+        let next = self
+            .last_put
+            .map(|last| last + self.limits.min_put_interval);
+        next.unwrap_or_else(Instant::now)
+    }
+
     /// Waits until the shortest interval since the last write has passed, or a full segment waits.
     async fn wait_for_turn(
         &self,
@@ -110,14 +119,14 @@ impl Ship {
         head: &mut watch::Receiver<Mark>,
         stop: &CancellationToken,
     ) {
-        let Some(last_put) = self.last_put else {
+        if self.last_put.is_none() {
             return;
-        };
+        }
         let full = run.from_offset + SEGMENT_BYTES;
         let full = head.wait_for(|mark| mark.offset >= full || is_copy(mark));
         tokio::select! {
             () = stop.cancelled() => {}
-            () = tokio::time::sleep_until(last_put + self.limits.min_put_interval) => {}
+            () = tokio::time::sleep_until(self.next_turn()) => {}
             _ = full => {}
         }
     }

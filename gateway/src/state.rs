@@ -1,14 +1,22 @@
 //! What the gateway says of itself: one state, written by whoever knows, read by HTTP, status and metrics.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use rindle_archive::GenerationRecord;
 use rindle_proto::ids::Lsn;
 use serde::Serialize;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
+use crate::fanout::{FollowerView, Followers};
 use crate::halt::HaltReason;
+use crate::lag::{Lag, Trail};
 use crate::live::Live;
+
+/// The source is asked for its position every second; one that is silent for so long may be anywhere.
+const SOURCE_SILENT: Duration = Duration::from_secs(5);
 
 /// Shared state of a gateway. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -21,6 +29,7 @@ struct Inner {
     record: GenerationRecord,
     words: Mutex<Words>,
     live: watch::Sender<Option<Arc<Live>>>,
+    followers: Followers,
 }
 
 #[derive(Debug)]
@@ -31,9 +40,28 @@ struct Words {
     /// Last report to the server.
     received: Lsn,
     acked: Lsn,
-    /// Last known end of the source's WAL.
-    source_end: Lsn,
-    followers: usize,
+    /// Last known end of the source's WAL, and when it was told.
+    source: Trail,
+    source_told: Option<Instant>,
+    /// Backfills, by a number of the driver's.
+    backfills: BTreeMap<u64, BackfillView>,
+    /// What is wrong with the capture of schema changes.
+    capture: Vec<String>,
+}
+
+/// A backfill: a copy that runs, or waits to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BackfillView {
+    /// What it copies.
+    pub tables: Vec<String>,
+    /// Rows read.
+    pub rows: u64,
+    /// Bytes read.
+    pub bytes: u64,
+    /// What it waits for, if it waits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waiting: Option<String>,
 }
 
 /// What the gateway is doing.
@@ -103,8 +131,19 @@ pub struct View {
     pub archived: Lsn,
     /// Acknowledged to the slot.
     pub acked: Lsn,
-    /// Followers attached.
-    pub followers: usize,
+    /// What waits in front of each hop.
+    pub lag: Lag,
+    /// Followers attached. Not told where anybody may ask: names and addresses are nobody's business.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub followers: Option<Vec<FollowerView>>,
+    /// Copies that run beside the stream.
+    pub backfills: Vec<BackfillView>,
+    /// Tables and partitions whose rows are not all there yet.
+    pub waiting: Vec<String>,
+    /// Published tables that are not mirrored, and why.
+    pub unmirrored: Vec<(String, String)>,
+    /// What is wrong with the capture of schema changes in the source, and what mends it.
+    pub capture: Vec<String>,
 }
 
 impl State {
@@ -115,8 +154,10 @@ impl State {
             archive_problem: None,
             received: Lsn(0),
             acked: Lsn(0),
-            source_end: Lsn(0),
-            followers: 0,
+            source: Trail::new(0),
+            source_told: None,
+            backfills: BTreeMap::new(),
+            capture: Vec::new(),
         };
         let live = watch::Sender::new(None);
         Self {
@@ -124,6 +165,7 @@ impl State {
                 record,
                 words: Mutex::new(words),
                 live,
+                followers: Followers::default(),
             }),
         }
     }
@@ -164,20 +206,58 @@ impl State {
     }
 
     /// Records the last report to the server.
-    pub fn set_positions(&self, received: Lsn, acked: Lsn, source_end: Lsn) {
+    pub fn set_positions(&self, received: Lsn, acked: Lsn) {
         let mut words = self.words();
         (words.received, words.acked) = (received, acked);
-        words.source_end = words.source_end.max(source_end);
     }
 
-    /// A follower attached (`1`) or left (`-1`).
-    pub fn count_follower(&self, change: isize) {
+    /// The source told where its WAL ends.
+    pub fn set_source_end(&self, end: Lsn) {
+        let (mut words, now) = (self.words(), Instant::now());
+        words.source.reached(end.0, now);
+        words.source_told = Some(now);
+    }
+
+    /// Who is attached.
+    pub fn followers(&self) -> &Followers {
+        &self.inner.followers
+    }
+
+    /// Tells what is wrong with the capture of schema changes; logged when it changes.
+    pub fn set_capture(&self, found: Vec<String>) {
         let mut words = self.words();
-        words.followers = words.followers.saturating_add_signed(change);
+        if words.capture != found {
+            for one in &found {
+                tracing::warn!(
+                    finding = one,
+                    "not all that happens in the source is announced in the stream"
+                );
+            }
+            words.capture = found;
+        }
+    }
+
+    /// Tells how far a backfill is; none when it is over.
+    pub fn set_backfill(&self, number: u64, view: Option<BackfillView>) {
+        let mut words = self.words();
+        match view {
+            Some(view) => drop(words.backfills.insert(number, view)),
+            None => drop(words.backfills.remove(&number)),
+        }
+    }
+
+    /// Forgets the backfills of which `keep` is false.
+    pub fn keep_backfills(&self, keep: impl Fn(u64) -> bool) {
+        self.words().backfills.retain(|number, _| keep(*number));
     }
 
     /// Opens (`Some`) or closes (`None`) the session that followers are served from.
     pub fn set_live(&self, live: Option<Arc<Live>>) {
+        if live.is_some() {
+            // It may read a promoted server whose WAL ends below what the one before it told.
+            let mut words = self.words();
+            (words.source, words.source_told) = (Trail::new(0), None);
+        }
         self.inner.live.send_replace(live);
     }
 
@@ -199,6 +279,12 @@ impl State {
     /// Everything at once.
     pub fn view(&self) -> View {
         let live = self.inner.live.borrow().clone();
+        let belief = live
+            .as_ref()
+            .and_then(|live| live.beliefs().borrow().clone());
+        let (waiting, unmirrored) = belief.map_or_else(Default::default, |belief| {
+            (belief.waiting, belief.unmirrored)
+        });
         let words = self.words();
         let head = live.as_ref().map(|live| *live.head().borrow());
         let durable = live.as_ref().map(|live| *live.durable().borrow());
@@ -211,7 +297,7 @@ impl State {
         View {
             ready: words.phase == Phase::Streaming && words.archive_problem.is_none(),
             phase: words.phase.word(),
-            reason,
+            reason: reason.clone(),
             source: self.inner.record.source.to_string(),
             generation: self.inner.record.generation.to_string(),
             epoch: live.as_ref().map(|live| live.epoch.0),
@@ -224,11 +310,24 @@ impl State {
             unshipped_bytes: head.zip(durable).map_or(0, |(head, durable)| {
                 head.offset.saturating_sub(durable.mark.offset)
             }),
-            source_end: words.source_end,
+            source_end: Lsn(words.source.end()),
             received: words.received,
             archived: durable.map_or(Lsn(0), |durable| durable.through),
             acked: words.acked,
-            followers: words.followers,
+            lag: lag(&words, live.as_deref(), reason.as_deref(), Instant::now()),
+            followers: Some(self.inner.followers.view(live.as_deref())),
+            backfills: words.backfills.values().cloned().collect(),
+            waiting,
+            unmirrored,
+            capture: words.capture.clone(),
+        }
+    }
+
+    /// What anybody may know.
+    pub fn open_view(&self) -> View {
+        View {
+            followers: None,
+            ..self.view()
         }
     }
 
@@ -267,5 +366,93 @@ fn reason(phase: &Phase) -> Option<String> {
         }),
         Phase::Streaming => None,
         Phase::Halted(reason) => Some(reason.to_string()),
+    }
+}
+
+/// `why` says why there is no session.
+fn lag(words: &Words, live: Option<&Live>, why: Option<&str>, now: Instant) -> Lag {
+    let mut lag = Lag::default();
+    let Some(live) = live else {
+        let why = why.unwrap_or("no session is open");
+        let hops = ["received", "archived", "acked"];
+        lag.why = hops.map(|hop| (hop, why.to_owned())).into();
+        return lag;
+    };
+    lag.archived = Some(live.frames_beyond(live.durable().borrow().mark.offset, now));
+    match words.source_told.map(|told| now.duration_since(told)) {
+        Some(silent) if silent < SOURCE_SILENT => {
+            lag.received = Some(words.source.beyond(words.received.0, now));
+        }
+        Some(silent) => {
+            let seconds = silent.as_secs();
+            let why = format!("the source's position was not read for {seconds} s");
+            lag.why.insert("received", why);
+        }
+        None => {
+            let why = "the source has not told its position yet".to_owned();
+            lag.why.insert("received", why);
+        }
+    }
+    match words.acked {
+        Lsn(0) => {
+            let why = "nothing was acknowledged yet".to_owned();
+            lag.why.insert("acked", why);
+        }
+        acked => lag.acked = Some(live.archived_beyond(acked, now)),
+    }
+    lag
+}
+
+#[cfg(test)]
+mod tests {
+    use rindle_proto::ids::{Digest, Epoch, Position, Seq, Timeline};
+
+    use super::*;
+
+    #[test]
+    fn a_hop_without_news_is_unknown_and_says_why() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |seq| Position {
+            seq: Seq(seq),
+            chain: Digest([0; 32]),
+        };
+        let generation = "01ARZ3NDEKTSV4RRFFQ69G5FAV".parse().unwrap();
+        let live = Live::create(
+            generation,
+            Epoch(1),
+            Timeline(1),
+            at(0),
+            Lsn(100),
+            dir.path(),
+        );
+        let live = live.unwrap();
+        let begun = Instant::now();
+        let after = |seconds| begun + Duration::from_secs(seconds);
+        let mut words = Words {
+            phase: Phase::Streaming,
+            archive_problem: None,
+            received: Lsn(100),
+            acked: Lsn(0),
+            source: Trail::new(0),
+            source_told: None,
+            backfills: BTreeMap::new(),
+            capture: Vec::new(),
+        };
+        let unknown = lag(&words, None, Some("halted"), begun);
+        assert_eq!(unknown.why.len(), 3, "{unknown:?}");
+        let early = lag(&words, Some(&live), None, begun);
+        assert_eq!(early.archived.map(|waiting| waiting.bytes), Some(0));
+        assert_eq!((early.received, early.acked), (None, None));
+        assert_eq!(early.why.len(), 2, "{early:?}");
+
+        words.source.reached(160, begun);
+        (words.source_told, words.acked) = (Some(after(4)), Lsn(100));
+        let told = lag(&words, Some(&live), None, after(4));
+        let waiting = told.received.unwrap();
+        assert_eq!((waiting.bytes, waiting.seconds), (60, 4.0));
+        assert!(told.acked.is_some() && told.why.is_empty(), "{told:?}");
+        let silent = lag(&words, Some(&live), None, after(9));
+        assert_eq!(silent.received, None);
+        assert!(silent.why["received"].contains("5 s"), "{silent:?}");
     }
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use rindle_gateway::pg::conn::{self, ConnectError, Reason};
-use rindle_gateway::pg::endpoint::{Endpoint, Host, Secret, SslMode};
+use rindle_gateway::pg::endpoint::{Endpoint, Host, Password, Secret, SslMode};
 use rindle_gateway::pg::tls;
 use rindle_gateway::pg::walsender::WalStream;
 use rustls::pki_types::CertificateDer;
@@ -120,6 +120,8 @@ fn make_certificates(data: &Path) {
         "req -newkey rsa:2048 -nodes -subj /CN=server -keyout server.key -out server.csr",
         "x509 -req -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 -sha384 \
          -extfile ext -out server.crt",
+        "x509 -req -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days -1 \
+         -extfile ext -out expired.crt",
     ];
     for step in steps {
         let made = Command::new("openssl")
@@ -173,6 +175,23 @@ async fn passwords_and_certificates_are_checked_on_both_kinds_of_connection() {
     assert!(both(&endpoint).await.iter().all(Result::is_err));
 
     certificates_are_checked(&server, directory.as_ref().unwrap()).await;
+    an_expired_certificate_is_none(&server, directory.as_ref().unwrap()).await;
+}
+
+async fn an_expired_certificate_is_none(server: &Server, data: &Path) {
+    let mut endpoint = server.tcp("127.0.0.1", "tls_only", "", SslMode::VerifyFull);
+    endpoint.tls.root_cert = Some(data.join("ca.crt"));
+    assert_eq!(both(&endpoint).await, [Ok(()), Ok(())]);
+    fs::copy(data.join("expired.crt"), data.join("server.crt")).unwrap();
+    server.session("SELECT pg_reload_conf()").await;
+    // The server takes a moment to read it.
+    let mut tries = 0;
+    let mut found = both(&endpoint).await;
+    while found.contains(&Ok(())) && tries < 100 {
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        (found, tries) = (both(&endpoint).await, tries + 1);
+    }
+    both_say(&found, "xpired");
 }
 
 /// The modes of TLS against authorities that signed the server's certificate, and others.
@@ -197,7 +216,7 @@ async fn certificates_are_checked(server: &Server, data: &Path) {
 }
 
 #[tokio::test]
-async fn sessions_pin_what_role_and_database_would_change() {
+async fn a6_sessions_pin_what_role_and_database_would_change() {
     let server = Server::start(&[]).await;
     server
         .session(
@@ -280,4 +299,25 @@ async fn server_without_tls_is_named() {
     );
     let plain = server.tcp("127.0.0.1", "postgres", "", SslMode::Prefer);
     assert_eq!(both(&plain).await, [Ok(()), Ok(())]);
+}
+
+#[tokio::test]
+async fn a_password_that_is_changed_is_read_anew() {
+    let server = Server::with_files(&[], |data| {
+        fs::write(data.join("pg_hba.conf"), HBA).unwrap();
+    })
+    .await;
+    let client = server.session(ROLES).await;
+    let dir = tempfile::TempDir::new().unwrap();
+    let file = dir.path().join("password");
+    let mut endpoint = server.tcp("127.0.0.1", "scram", "", SslMode::Disable);
+    endpoint.password = Some(Password::File(file.clone()));
+    both_say(&both(&endpoint).await, "read the password file");
+    fs::write(&file, "päss\n").unwrap();
+    assert_eq!(both(&endpoint).await, [Ok(()), Ok(())]);
+    let rotate = "SET password_encryption = 'scram-sha-256'; ALTER ROLE scram PASSWORD 'rotated'";
+    client.batch_execute(rotate).await.unwrap();
+    both_say(&both(&endpoint).await, "28P01");
+    fs::write(&file, "rotated\n").unwrap();
+    assert_eq!(both(&endpoint).await, [Ok(()), Ok(())]);
 }

@@ -5,7 +5,16 @@
 )]
 
 mod auth;
+mod capture;
 mod catalog;
+mod facts;
 mod lifecycle;
+#[allow(
+    unreachable_pub,
+    reason = "the drills, whose file it is, export it to their own tests"
+)]
+#[path = "../../drills/src/ports.rs"]
+mod ports;
 mod postgres;
+mod preflight;
 mod stream;

@@ -7,9 +7,11 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use rindle_gateway::pg::conn;
-use rindle_gateway::pg::endpoint::{Endpoint, Host, Secret, SslMode, TlsSettings};
+use rindle_gateway::pg::endpoint::{Endpoint, Host, Password, Secret, SslMode, TlsSettings};
 use tempfile::TempDir;
 use tokio_postgres::Client;
+
+use crate::ports::free_port;
 
 const STARTS_WITHIN: Duration = Duration::from_secs(30);
 
@@ -52,36 +54,49 @@ impl Server {
             "{}",
             String::from_utf8_lossy(&made.stderr)
         );
+        // In the file, where ALTER SYSTEM has the last word.
+        let mut conf = std::fs::read_to_string(data.join("postgresql.conf")).unwrap();
+        let base = [
+            "listen_addresses=127.0.0.1",
+            "wal_level=logical",
+            "fsync=off",
+            "max_wal_senders=20",
+        ];
+        for setting in base.iter().chain(settings) {
+            let (name, value) = setting.split_once('=').unwrap();
+            conf.push_str(&format!("{name} = '{value}'\n"));
+        }
+        std::fs::write(data.join("postgresql.conf"), conf).unwrap();
         prepare(&data);
-        let port = free_port();
-        let child = as_postgres("postgres")
-            .arg("-D")
-            .arg(&data)
-            .args(["-p", &port.to_string(), "-c", "listen_addresses=127.0.0.1"])
-            .args([
-                "-c",
-                "wal_level=logical",
-                "-c",
-                "fsync=off",
-                "-c",
-                "max_wal_senders=20",
-            ])
-            .args([
-                "-c",
-                &format!("unix_socket_directories={}", dir.path().display()),
-            ])
-            .args(settings.iter().flat_map(|setting| ["-c", setting]))
-            .stderr(std::fs::File::create(dir.path().join("log")).unwrap())
-            .spawn()
-            .unwrap();
-        let server = Server { child, port, dir };
+        let port = free_port().unwrap();
+        let server = Server {
+            child: spawn(dir.path(), port),
+            port,
+            dir,
+        };
         server.wait_until_up().await;
         server
     }
 
+    /// Stops it cleanly and starts it again.
+    pub(crate) async fn restart(mut self) -> Server {
+        let pid = self.child.id().to_string();
+        let stopped = Command::new("kill").args(["-INT", &pid]).status();
+        assert!(stopped.unwrap().success());
+        self.child.wait().unwrap();
+        self.child = spawn(self.dir.path(), self.port);
+        self.wait_until_up().await;
+        self
+    }
+
     async fn wait_until_up(&self) {
         let up = async {
-            while conn::connect(&self.endpoint(), "wait").await.is_err() {
+            let endpoint = self.endpoint();
+            // A standby counts too.
+            while conn::connect_host(&endpoint, &endpoint.hosts[0], "wait")
+                .await
+                .is_err()
+            {
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         };
@@ -116,7 +131,7 @@ impl Server {
                 port: self.port,
             }],
             user: user.to_owned(),
-            password: Some(Secret::new(password)),
+            password: Some(Password::Given(Secret::new(password))),
             tls: TlsSettings {
                 mode,
                 ..TlsSettings::default()
@@ -150,9 +165,79 @@ impl Drop for Server {
     }
 }
 
+/// PgBouncer before a server; it ends with this value.
+pub(crate) struct Pooler {
+    child: Child,
+    port: u16,
+    _dir: TempDir,
+}
+
+impl Pooler {
+    /// Lends sessions for a transaction, of `size` server processes; `more` are lines of its configuration.
+    pub(crate) async fn start(server: &Server, size: u32, more: &str) -> Pooler {
+        let dir = TempDir::new().unwrap();
+        give_away(dir.path());
+        let port = free_port().unwrap();
+        let conf = format!(
+            "[databases]\n* = host={} port={} user=postgres\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\n\
+             unix_socket_dir =\nauth_type = any\npool_mode = transaction\ndefault_pool_size = {size}\n{more}\n",
+            server.dir.path().display(),
+            server.port
+        );
+        let file = dir.path().join("pgbouncer.ini");
+        std::fs::write(&file, conf).unwrap();
+        let mut command = as_server("/usr/sbin/pgbouncer".as_ref());
+        let child = command.arg("-q").arg(&file).spawn().unwrap();
+        let pooler = Pooler {
+            child,
+            port,
+            _dir: dir,
+        };
+        let up = async {
+            while tokio::net::TcpStream::connect(("127.0.0.1", port))
+                .await
+                .is_err()
+            {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(STARTS_WITHIN, up).await.unwrap();
+        pooler
+    }
+
+    /// Its address.
+    pub(crate) fn endpoint(&self, server: &Server) -> Endpoint {
+        Endpoint {
+            hosts: vec![Host {
+                name: "127.0.0.1".to_owned(),
+                port: self.port,
+            }],
+            ..server.endpoint()
+        }
+    }
+}
+
+impl Drop for Pooler {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn spawn(dir: &Path, port: u16) -> Child {
+    let mut command = as_postgres("postgres");
+    command.arg("-D").arg(dir.join("data"));
+    command.args(["-p", &port.to_string(), "-k"]).arg(dir);
+    command.stderr(std::fs::File::create(dir.join("log")).unwrap());
+    command.spawn().unwrap()
+}
+
 /// A command of the Postgres under test, as a user who may run it.
 fn as_postgres(program: &str) -> Command {
-    let program = binaries().join(program);
+    as_server(&binaries().join(program))
+}
+
+fn as_server(program: &Path) -> Command {
     let mut command = match user_id() {
         0 => {
             let mut command = Command::new("setpriv");
@@ -205,12 +290,4 @@ pub(crate) fn give_away(path: &Path) {
             .unwrap();
         chown(path, Some(owner), None).unwrap();
     }
-}
-
-fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port()
 }

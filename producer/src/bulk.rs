@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use rindle_archive::{BulkError, Kind, Log};
 use rindle_follower::mirror::{self, BulkSource};
-use rindle_proto::body::{Attempt, BulkPart, CopyDone};
+use rindle_proto::body::{Attempt, BulkPart};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
@@ -14,56 +14,46 @@ const AHEAD: usize = 4;
 
 type Fetched = Result<Bytes, BulkError>;
 
-/// The bulk parts of one copy.
+/// The bulk parts of copies.
 pub struct BulkAhead<'a> {
     log: Log,
     runtime: Handle,
-    attempt: Attempt,
-    /// Parts in the order in which a mirror loads them.
+    /// Parts in the order in which the mirror loads them.
     waiting: VecDeque<BulkPart>,
     fetching: VecDeque<(u32, JoinHandle<Fetched>)>,
     told: &'a mut dyn FnMut(&BulkPart),
 }
 
 impl<'a> BulkAhead<'a> {
-    /// The parts of `done`, fetched on `runtime`; `told` hears of each one that was taken.
-    pub fn new(
-        log: Log,
-        runtime: Handle,
-        done: &CopyDone,
-        told: &'a mut dyn FnMut(&BulkPart),
-    ) -> Self {
-        let mut parts = done.parts.clone();
-        parts.sort_by_key(|part| (part.table, part.number));
-        let (waiting, fetching) = (parts.into(), VecDeque::new());
+    /// Parts are fetched on `runtime`; `told` hears of each one that was taken.
+    pub fn new(log: Log, runtime: Handle, told: &'a mut dyn FnMut(&BulkPart)) -> Self {
         Self {
             log,
             runtime,
-            attempt: done.attempt,
-            waiting,
-            fetching,
+            waiting: VecDeque::new(),
+            fetching: VecDeque::new(),
             told,
         }
     }
 
-    fn fetch_more(&mut self) {
+    fn fetch_more(&mut self, attempt: Attempt) {
         while self.fetching.len() < AHEAD
             && let Some(part) = self.waiting.pop_front()
         {
-            let (log, attempt, number) = (self.log.clone(), self.attempt, part.number);
+            let (log, number) = (self.log.clone(), part.number);
             let fetch = async move { log.fetch_bulk(attempt, &part).await };
             self.fetching.push_back((number, self.runtime.spawn(fetch)));
         }
     }
 
     fn take(&mut self, attempt: Attempt, part: &BulkPart) -> Fetched {
-        self.fetch_more();
+        self.fetch_more(attempt);
         let next = self
             .fetching
             .front()
             .is_some_and(|(number, _)| *number == part.number);
         if next && let Some((_, task)) = self.fetching.pop_front() {
-            self.fetch_more();
+            self.fetch_more(attempt);
             if let Ok(fetched) = self.runtime.block_on(task) {
                 return fetched;
             }
@@ -84,6 +74,11 @@ impl BulkSource for BulkAhead<'_> {
             })?;
         (self.told)(part);
         Ok(rows)
+    }
+
+    fn expect(&mut self, _attempt: Attempt, parts: &[&BulkPart]) {
+        self.fetching.drain(..).for_each(|(_, task)| task.abort());
+        self.waiting = parts.iter().map(|part| (*part).clone()).collect();
     }
 }
 

@@ -85,10 +85,7 @@ fn base(file: &Path, schema: &Schema, cursor: &Cursor) -> Result<ImageBase, Prod
             rows: rows.cast_unsigned(),
         })
     };
-    let names = schema
-        .tables
-        .iter()
-        .map(rindle_proto::schema::Table::mirror_name);
+    let names = schema.shown().map(rindle_proto::schema::Table::mirror_name);
     let tables = names.map(count).collect::<Result<_, _>>()?;
     Ok(ImageBase {
         segment: cursor
@@ -116,8 +113,7 @@ fn same(info: &ImageInfo, facts: &image::ImageFacts) -> Result<(), ProducerError
     }
     let names = facts
         .schema
-        .tables
-        .iter()
+        .shown()
         .map(rindle_proto::schema::Table::mirror_name);
     let rows = names.zip(&facts.rows);
     let found: Vec<TableRows> = rows

@@ -3,7 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rindle_archive::{Archive, GenerationRecord, ImageInfo, ReadError, ReadFrom, SegmentHeader};
+use rindle_archive::{
+    Archive, GenerationRecord, ImageInfo, Images, Kind, LastCommit, ReadError, ReadFrom,
+    SegmentHeader,
+};
 use rindle_follower::mirror::Mirror;
 use rindle_proto::ids::{Generation, SourceName};
 use tokio::runtime::Handle;
@@ -29,7 +32,7 @@ pub struct Job {
 }
 
 /// What became of one generation.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Produced {
     /// The generation.
     pub generation: Generation,
@@ -42,7 +45,7 @@ pub struct Produced {
 }
 
 /// What became of one generation.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub enum State {
     /// A new image, proved.
     Published(ImageInfo),
@@ -52,12 +55,14 @@ pub enum State {
     NothingNew(ImageInfo),
     /// The first copy is not complete yet.
     NotComplete,
+    /// There is no new image; the other generations were tried all the same.
+    Failed(ProducerError),
 }
 
 /// Makes an image of each generation that is due.
 ///
 /// # Errors
-/// See [`ProducerError`]. The first generation that fails ends the run.
+/// See [`ProducerError`]: what keeps every generation from an image. What keeps one is in its [`State::Failed`].
 pub async fn run(
     job: Job,
     watch: Watch,
@@ -83,7 +88,9 @@ pub async fn run(
         let began = Instant::now();
         let made = tokio::task::spawn_blocking(move || one.produce()).await;
         let (state, replayed) = match made {
-            Ok(made) => made?,
+            Ok(Ok(made)) => made,
+            Ok(Err(ProducerError::Stopped)) => return Err(ProducerError::Stopped),
+            Ok(Err(error)) => (State::Failed(error), Replayed::default()),
             Err(error) => match error.try_into_panic() {
                 Ok(panic) => std::panic::resume_unwind(panic),
                 Err(_cancelled) => return Err(ProducerError::Stopped),
@@ -167,21 +174,71 @@ impl One {
             stop: &self.stop,
             watch: &self.watch,
         };
-        let newest = self.runtime.block_on(images.list())?;
-        let newest = newest
-            .into_iter()
-            .find(|image| image.base.position == last.position);
-        match newest {
-            Some(image) if image.verified => {
-                return Ok((State::NothingNew(image), Replayed::default()));
-            }
-            Some(image) => {
-                mover.prove(&image)?;
-                return Ok((State::Proved(verified(image)), Replayed::default()));
-            }
-            None => {}
+        if let Some(state) = self.image_at(&last, &images, &mover)? {
+            return Ok((state, Replayed::default()));
         }
-        let (mut mirror, replayed) = self.replay(&head, &images)?;
+        let scratch = Scratch {
+            path: Path::new(&self.scratch),
+            source: self.source.as_str(),
+            generation: self.generation,
+            images: &images,
+            runtime: &self.runtime,
+            stop: &self.stop,
+            watch: &self.watch,
+        };
+        if let Some((mirror, from)) = scratch.open_kept()? {
+            match self.image_of(mirror, from, &head, &mover) {
+                Err(error) if is_of_no_use(&error) => {
+                    tracing::warn!(%error, "making the scratch mirror anew");
+                }
+                made => return made,
+            }
+        }
+        let (mirror, from) = scratch.make_anew()?;
+        self.image_of(mirror, from, &head, &mover)
+    }
+
+    /// What is there of the newest commit already: a proved image, or one that an earlier run left to be proved. A
+    /// damaged one counts for nothing.
+    fn image_at(
+        &self,
+        last: &LastCommit,
+        images: &Images,
+        mover: &Mover<'_>,
+    ) -> Result<Option<State>, ProducerError> {
+        let mut newest = self.runtime.block_on(images.list())?;
+        newest.retain(|image| image.base.position == last.position);
+        if let Some(proved) = newest.iter().find(|image| image.verified) {
+            return Ok(Some(State::NothingNew(proved.clone())));
+        }
+        for image in newest {
+            match mover.prove(&image) {
+                Ok(()) => return Ok(Some(State::Proved(verified(image)))),
+                Err(error) if error.kind() == Kind::Corrupt => {
+                    tracing::error!(image = %image.id, %error, "a damaged image; making another one");
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Brings a mirror to the head, and makes an image of it.
+    fn image_of(
+        &self,
+        mut mirror: Mirror,
+        from: ReadFrom,
+        head: &SegmentHeader,
+        mover: &Mover<'_>,
+    ) -> Result<(State, Replayed), ProducerError> {
+        let ctx = Replay {
+            log: self.archive.log(self.generation),
+            runtime: self.runtime.clone(),
+            stop: self.stop.clone(),
+            watch: self.watch.clone(),
+            last_segment: head.segment,
+        };
+        let replayed = replay(&ctx, &mut mirror, from, Until::End(head.end))?;
         if !mirror.cursor().is_some_and(|cursor| cursor.complete) {
             return Ok((State::NotComplete, replayed));
         }
@@ -191,56 +248,18 @@ impl One {
         mover.prove(&image)?;
         Ok((State::Published(verified(image)), replayed))
     }
+}
 
-    /// Brings the scratch mirror to the head.
-    fn replay(
-        &self,
-        head: &SegmentHeader,
-        images: &rindle_archive::Images,
-    ) -> Result<(Mirror, Replayed), ProducerError> {
-        let scratch = Scratch {
-            path: Path::new(&self.scratch),
-            source: self.source.as_str(),
-            generation: self.generation,
-            images,
-            runtime: &self.runtime,
-            stop: &self.stop,
-            watch: &self.watch,
-        };
-        let Some((mirror, from)) = scratch.open_kept()? else {
-            let (mirror, from) = scratch.make_anew()?;
-            return self.replay_from(head, mirror, from);
-        };
-        match self.replay_from(head, mirror, from) {
-            // The log went on without this file, or is another one: what it lacks is in an image.
-            Err(ProducerError::Read(
-                error @ (ReadError::Trimmed { .. }
-                | ReadError::ChainDiffers { .. }
-                | ReadError::NotYet { .. }),
-            )) => {
-                tracing::warn!(%error, "making the scratch mirror anew");
-                let (mirror, from) = scratch.make_anew()?;
-                self.replay_from(head, mirror, from)
-            }
-            result => result,
-        }
-    }
-
-    fn replay_from(
-        &self,
-        head: &SegmentHeader,
-        mut mirror: Mirror,
-        from: ReadFrom,
-    ) -> Result<(Mirror, Replayed), ProducerError> {
-        let ctx = Replay {
-            log: self.archive.log(self.generation),
-            runtime: self.runtime.clone(),
-            stop: self.stop.clone(),
-            watch: self.watch.clone(),
-            last_segment: head.segment,
-        };
-        let replayed = replay(&ctx, &mut mirror, from, Until::End(head.end))?;
-        Ok((mirror, replayed))
+/// True when the kept scratch mirror is the reason: the log went on without it or is another one, or its file is
+/// damaged. An image or the log has what it held.
+fn is_of_no_use(error: &ProducerError) -> bool {
+    match error {
+        ProducerError::Read(error) => matches!(
+            error,
+            ReadError::Trimmed { .. } | ReadError::ChainDiffers { .. } | ReadError::NotYet { .. }
+        ),
+        ProducerError::Mirror(error) => error.file_is_damaged(),
+        _ => false,
     }
 }
 

@@ -4,8 +4,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use rindle_archive::{Kind, Log, ReadError, ReadFrom, ReadStep, Reader};
-use rindle_follower::mirror::Mirror;
-use rindle_proto::body::CopyDone;
+use rindle_follower::mirror::{Mirror, loads_parts};
 use rindle_proto::frame::{Frame, FrameKind, FrameReader};
 use rindle_proto::ids::{EndLsn, Epoch, Lsn, Position, SegmentNo};
 use tokio::runtime::Handle;
@@ -195,12 +194,11 @@ impl Run<'_> {
 
     /// True when a transaction or copy is complete with this frame.
     fn apply(&mut self, frame: &Frame) -> Result<bool, ProducerError> {
-        if frame.kind != FrameKind::CopyDone {
+        if !loads_parts(frame) {
             let applied = self.mirror.apply(frame, &mut NoBulk)?;
             self.done.rows += applied.ops;
             return Ok(applied.committed_txn);
         }
-        let copy = CopyDone::decode(&frame.payload)?;
         let (replay, segment, mut done) = (self.replay, self.segment, self.done);
         let mut told = |part: &rindle_proto::body::BulkPart| {
             done.bytes += part.raw_bytes;
@@ -208,7 +206,7 @@ impl Run<'_> {
             tell(replay, segment, done);
         };
         let (log, runtime) = (replay.log.clone(), replay.runtime.clone());
-        let mut bulk = BulkAhead::new(log, runtime, &copy, &mut told);
+        let mut bulk = BulkAhead::new(log, runtime, &mut told);
         let applied = self.mirror.apply(frame, &mut bulk)?;
         drop(bulk);
         self.done = done;

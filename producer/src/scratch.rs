@@ -2,11 +2,10 @@
 //! archive does not: whenever it is of no use it is made anew, from the newest image or from the first frame.
 
 use std::fs::{File, TryLockError};
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use rindle_archive::{ImageInfo, Images, Kind, ReadFrom};
-use rindle_follower::mirror::{Cursor, ErrorKind, Mirror, MirrorError, MirrorOptions};
+use rindle_follower::mirror::{Cursor, Mirror, MirrorError, MirrorOptions};
 use rindle_proto::ids::{Generation, SegmentNo};
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
@@ -14,9 +13,6 @@ use tokio_util::sync::CancellationToken;
 use crate::error::ProducerError;
 use crate::progress::{Step, Watch};
 use crate::replay::wait;
-
-/// How every SQLite file that is not empty begins.
-const SQLITE_MAGIC: &[u8; 16] = b"SQLite format 3\0";
 
 /// Keeps a second run away; ends with the value, or with the process.
 #[derive(Debug)]
@@ -126,10 +122,10 @@ impl Scratch<'_> {
         if !self.path.exists() {
             return Ok(None);
         }
-        self.check_kind()?;
         let mut mirror = match self.open_file() {
             Ok(mirror) => mirror,
-            Err(ProducerError::Mirror(error @ MirrorError::Damaged { .. })) => {
+            // It carries our mark, so it holds nothing that the archive does not.
+            Err(ProducerError::Mirror(error)) if error.file_is_damaged() => {
                 tracing::warn!(%error, "making the scratch mirror anew");
                 return Ok(None);
             }
@@ -154,25 +150,6 @@ impl Scratch<'_> {
         }
     }
 
-    /// SQLite takes a file that is too short for a header for an empty database, and would write over it.
-    fn check_kind(&self) -> Result<(), ProducerError> {
-        let path = self.path.to_owned();
-        let mut start = Vec::new();
-        let read = File::open(self.path).and_then(|file| file.take(16).read_to_end(&mut start));
-        read.map_err(ProducerError::file("read", self.path))?;
-        match start.is_empty() || start == *SQLITE_MAGIC {
-            true => Ok(()),
-            false => {
-                let reason = "it is no SQLite file".to_owned();
-                let source = MirrorError::Foreign {
-                    path: path.clone(),
-                    reason,
-                };
-                Err(ProducerError::ForeignScratch { path, source })
-            }
-        }
-    }
-
     fn open_file(&self) -> Result<Mirror, ProducerError> {
         let options = MirrorOptions {
             source: self.source.to_owned(),
@@ -182,9 +159,6 @@ impl Scratch<'_> {
         Mirror::open(self.path, options).map_err(|source| match source {
             // Possibly somebody's only copy of something: never removed by us.
             MirrorError::Foreign { .. } => ProducerError::ForeignScratch { path, source },
-            MirrorError::Sqlite { .. } if source.kind() == ErrorKind::Corrupt => {
-                ProducerError::ForeignScratch { path, source }
-            }
             source => source.into(),
         })
     }

@@ -6,7 +6,9 @@ use std::path::Path;
 use std::time::Instant;
 
 use rindle_archive::{Archive, ReadFrom};
-use rindle_follower::mirror::{Mirror, MirrorError, MirrorOptions, digest, open_reader};
+use rindle_follower::mirror::{
+    Mirror, MirrorError, MirrorOptions, awaiting, awaits, digest, open_reader,
+};
 use rindle_proto::ids::{Generation, Lsn, SegmentNo};
 use rindle_proto::verify::TableDigest;
 use tokio::runtime::Handle;
@@ -16,6 +18,15 @@ use crate::error::ProducerError;
 use crate::progress::Watch;
 use crate::replay::{Replay, Until, replay};
 use crate::scratch::remove_mirror;
+
+/// A mirror's tables at one position.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Digested {
+    /// By name.
+    pub digests: BTreeMap<String, TableDigest>,
+    /// Tables that await a copy: they are not as the source is.
+    pub copying: Vec<String>,
+}
 
 /// A copy of a mirror file. It is removed with the value.
 #[derive(Debug)]
@@ -39,13 +50,26 @@ impl MirrorCopy {
         writes.map_err(failed("allow a copy"))?;
         let name = copy.to_string_lossy();
         let copied = reader.execute("VACUUM INTO ?1", [&*name]);
-        copied.map_err(failed("copy the mirror"))?;
-        let mirror = Mirror::open(copy, MirrorOptions::default())?;
-        let generation = mirror.cursor().ok_or(MirrorError::NotStarted)?.generation;
-        Ok(Self {
-            mirror: Some(mirror),
-            generation,
-        })
+        let opened = copied
+            .map_err(failed("copy the mirror"))
+            .and_then(|_rows| Mirror::open(copy, MirrorOptions::default()))
+            .and_then(|mirror| match mirror.cursor() {
+                Some(cursor) => Ok((mirror, cursor.generation)),
+                None => Err(MirrorError::NotStarted),
+            });
+        match opened {
+            Ok((mirror, generation)) => Ok(Self {
+                mirror: Some(mirror),
+                generation,
+            }),
+            Err(error) => {
+                // A full disk, above all, is not to stay full of half a copy.
+                if let Err(stays) = remove_mirror(copy) {
+                    tracing::warn!(error = %stays, "half a copy of the mirror stays behind");
+                }
+                Err(error.into())
+            }
+        }
     }
 
     /// The generation that it follows.
@@ -54,7 +78,8 @@ impl MirrorCopy {
     }
 
     /// Replays the archive up to, and not including, the first transaction that a snapshot at `lsn` does not show,
-    /// and digests every table. Waits until the archive has come as far, at most until `deadline`.
+    /// and digests every table, but for those that await a copy. Waits until the archive has come as far, at most until
+    /// `deadline`.
     ///
     /// # Errors
     /// When the archive does not come as far in time, or cannot be read, or the mirror does not take its frames.
@@ -64,7 +89,7 @@ impl MirrorCopy {
         lsn: Lsn,
         deadline: Instant,
         stop: CancellationToken,
-    ) -> Result<BTreeMap<String, TableDigest>, ProducerError> {
+    ) -> Result<Digested, ProducerError> {
         let ctx = Replay {
             log: archive.log(self.generation),
             runtime: Handle::current(),
@@ -87,19 +112,24 @@ impl MirrorCopy {
         ctx: &Replay,
         lsn: Lsn,
         deadline: Instant,
-    ) -> Result<BTreeMap<String, TableDigest>, ProducerError> {
+    ) -> Result<Digested, ProducerError> {
         let mirror = self.mirror.as_mut().ok_or(MirrorError::NotStarted)?;
         let position = mirror.position().ok_or(MirrorError::NotStarted)?;
         let until = Until::Snapshot { lsn, deadline };
         replay(ctx, mirror, ReadFrom::Position { position }, until)?;
         let mut digests = BTreeMap::new();
-        for table in &mirror.schema().tables {
+        let schema = mirror.schema();
+        let copying = awaiting(schema).into_iter().map(|table| table.table);
+        for table in schema.shown().filter(|table| !awaits(schema, table)) {
             digests.insert(
                 table.mirror_name(),
                 digest::table(mirror.connection(), table)?,
             );
         }
-        Ok(digests)
+        Ok(Digested {
+            copying: copying.collect(),
+            digests,
+        })
     }
 }
 

@@ -1,24 +1,31 @@
 //! Writes an archive as a gateway would: first copy, transactions, fences.
 
+use std::path::PathBuf;
+
 use bytes::Bytes;
 use rindle_archive::{
     Archive, BackupConfig, Commit, CommitKind, GenerationRecord, NewSegment, Writer,
 };
 use rindle_proto::body::{
-    Attempt, CopyBegin, CopyDone, CopyScope, PgMicros, TxnStart, put_txn_end, put_txn_start,
+    Attempt, Copied, CopyBegin, CopyDone, CopyScope, CopyTarget, PgMicros, TxnStart, put_txn_end,
+    put_txn_start,
 };
+use rindle_proto::change::SchemaChange;
 use rindle_proto::frame::{FrameFlags, FrameKind, FrameWriter};
-use rindle_proto::ids::{EndLsn, FinalLsn, Generation, Lsn, Oid, Position, Timeline};
-use rindle_proto::op::{put_insert, put_update};
+use rindle_proto::ids::{EndLsn, FinalLsn, Generation, Lsn, Oid, Position, SourceName, Timeline};
+use rindle_proto::op::{put_copied, put_insert, put_schema, put_update};
 use rindle_proto::pgtype::Kind;
 use rindle_proto::row::{put_cell, put_row_head};
-use rindle_proto::schema::{Column, Schema, Table, TableId};
+use rindle_proto::schema::{Column, Schema, Table, TableId, Waiting};
 use rindle_proto::value::ValueRef;
 use tempfile::TempDir;
 
 /// Snapshot position of the first copy.
 pub(crate) const SNAPSHOT: u64 = 1000;
 const TABLE: TableId = TableId(1);
+
+/// The table that takes its place.
+const NEXT: TableId = TableId(2);
 
 /// An archive in a temporary directory and the session that writes it.
 pub(crate) struct Gateway {
@@ -54,9 +61,39 @@ fn schema() -> Schema {
         ],
         key: vec![0],
         indexes: vec![],
+        leaves: vec![],
+        waiting: None,
     };
     Schema {
         tables: vec![table],
+    }
+}
+
+fn next() -> Table {
+    let waiting = Waiting {
+        replaces: Some(TABLE),
+        live: false,
+    };
+    Table {
+        id: NEXT,
+        waiting: Some(waiting),
+        ..schema().tables.remove(0)
+    }
+}
+
+fn record(source: SourceName, generation: Generation) -> GenerationRecord {
+    GenerationRecord {
+        generation,
+        slot: source.slot_name(generation),
+        source,
+        system_identifier: "1".to_owned(),
+        timeline: Timeline(1),
+        database: "d".to_owned(),
+        publication: "p".to_owned(),
+        posture: "fencing".to_owned(),
+        minted_at_ms: 0,
+        schema: schema(),
+        format: 1,
     }
 }
 
@@ -73,22 +110,10 @@ impl Gateway {
         let config = BackupConfig::Filesystem {
             path: dir.path().join("archive"),
         };
-        let source = "app".parse().unwrap();
+        let source: SourceName = "app".parse().unwrap();
         let archive = Archive::open(&config, &source).await.unwrap();
         let generation = Generation::from_bytes([7; 16]);
-        let record = GenerationRecord {
-            generation,
-            slot: source.slot_name(generation),
-            source,
-            system_identifier: "1".to_owned(),
-            timeline: Timeline(1),
-            database: "d".to_owned(),
-            publication: "p".to_owned(),
-            posture: "fencing".to_owned(),
-            minted_at_ms: 0,
-            schema: schema(),
-            format: 1,
-        };
+        let record = record(source, generation);
         archive.create_generation(&record).await.unwrap();
         archive.set_current(None, generation).await.unwrap();
         let taken = archive
@@ -107,6 +132,25 @@ impl Gateway {
             before: position,
             through: Lsn(0),
         }
+    }
+
+    /// A newer generation, of which nothing is copied.
+    pub(crate) async fn mint_another(&self) {
+        let record = record("app".parse().unwrap(), Generation::from_bytes([8; 16]));
+        self.archive.create_generation(&record).await.unwrap();
+    }
+
+    /// Turns a bit in the middle of the newest object of the log, which is named.
+    pub(crate) fn damage_log(&self) -> PathBuf {
+        let mut objects = crate::files(&self.dir.path().join("archive"));
+        objects.retain(|path| path.extension().is_some_and(|ending| ending == "seg"));
+        objects.sort();
+        let newest = objects.pop().unwrap();
+        let mut bytes = std::fs::read(&newest).unwrap();
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+        std::fs::write(&newest, bytes).unwrap();
+        newest
     }
 
     /// A generation with `rows` rows copied.
@@ -130,7 +174,7 @@ impl Gateway {
                 attempt,
                 snapshot,
                 scope,
-                sources: vec![],
+                facts: serde_json::Value::Null,
             },
         );
         let log = self.archive.log(self.generation);
@@ -186,6 +230,50 @@ impl Gateway {
         self.part(final_lsn, true, true, |out| {
             put_update(out, TABLE);
             put_row(out, id, v);
+        });
+    }
+
+    /// The table is to be copied anew, as table 2; until then it stands still.
+    pub(crate) fn migrate(&mut self, final_lsn: u64) {
+        let create = SchemaChange::CreateTable { table: next() };
+        self.part(final_lsn, true, true, |out| {
+            put_schema(out, &create).unwrap();
+        });
+    }
+
+    pub(crate) fn insert_waiting(&mut self, final_lsn: u64, id: i64, v: &str) {
+        self.part(final_lsn, true, true, |out| {
+            put_insert(out, NEXT);
+            put_row(out, id, v);
+        });
+    }
+
+    /// Its copy of `rows` rows as of `snapshot` is complete; their keys are below 1.
+    pub(crate) async fn end_copy(&mut self, final_lsn: u64, snapshot: u64, rows: i64) {
+        let attempt = Attempt {
+            epoch: self.writer.epoch(),
+            number: 1,
+        };
+        let log = self.archive.log(self.generation);
+        let mut parts = Vec::new();
+        for (number, ids) in (0..rows).collect::<Vec<_>>().chunks(7).enumerate() {
+            let mut bytes = Vec::new();
+            ids.iter().for_each(|id| put_row(&mut bytes, -id, "copied"));
+            let (number, count) = (number as u32, ids.len() as u64);
+            let put = log.put_bulk(attempt, number, NEXT, count, bytes);
+            parts.push(put.await.unwrap());
+        }
+        let copied = Copied {
+            attempt,
+            snapshot: Lsn(snapshot),
+            targets: vec![CopyTarget {
+                target: NEXT,
+                shape: next(),
+            }],
+            parts,
+        };
+        self.part(final_lsn, true, true, |out| {
+            put_copied(out, &copied).unwrap();
         });
     }
 

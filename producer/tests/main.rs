@@ -4,6 +4,7 @@
     reason = "a test ends where something unexpected happens"
 )]
 
+mod backfill;
 mod gateway;
 mod verify;
 
@@ -22,14 +23,21 @@ fn scratch(gateway: &Gateway) -> PathBuf {
 }
 
 async fn try_produce(gateway: &Gateway) -> Result<Produced, ProducerError> {
+    let made = produce_all(gateway).await?.remove(0);
+    match made.state {
+        State::Failed(error) => Err(error),
+        _ => Ok(made),
+    }
+}
+
+async fn produce_all(gateway: &Gateway) -> Result<Vec<Produced>, ProducerError> {
     let job = Job {
         archive: gateway.archive.clone(),
         source: "app".parse().unwrap(),
         generation: None,
         scratch: scratch(gateway),
     };
-    let made = rindle_producer::run(job, Watch::nobody(), CancellationToken::new()).await;
-    made.map(|mut made| made.pop().unwrap())
+    rindle_producer::run(job, Watch::nobody(), CancellationToken::new()).await
 }
 
 /// A run that must publish.
@@ -189,6 +197,49 @@ async fn a_scratch_of_another_generation_is_made_anew() {
     assert_eq!(publish(&gateway).await.1, 10);
 }
 
+/// Damage in every page but the first, which carries our mark, and in that page behind the mark.
+#[tokio::test]
+async fn a_damaged_scratch_is_made_anew() {
+    for from in [4096, 100] {
+        let mut gateway = Gateway::copied(1000).await;
+        publish(&gateway).await;
+        let mut bytes = std::fs::read(scratch(&gateway)).unwrap();
+        assert!(bytes.len() > 8192);
+        bytes[from..].fill(0xab);
+        std::fs::write(scratch(&gateway), bytes).unwrap();
+        gateway.insert(2000, 1001, "new");
+        gateway.flush().await;
+        publish(&gateway).await;
+        assert_eq!(rows_of_newest_image(&gateway).await.len(), 1001);
+        no_leftovers(&gateway);
+    }
+}
+
+#[tokio::test]
+async fn a_generation_that_fails_keeps_no_other_from_its_image() {
+    let gateway = Gateway::copied(10).await;
+    gateway.mint_another().await;
+    let damaged = gateway.damage_log();
+    let made = produce_all(&gateway).await.unwrap();
+    assert!(
+        matches!(
+            &made[..],
+            [
+                Produced {
+                    state: State::Failed(_),
+                    ..
+                },
+                Produced {
+                    state: State::NotComplete,
+                    ..
+                }
+            ]
+        ),
+        "{made:?} with {} damaged",
+        damaged.display()
+    );
+}
+
 #[tokio::test]
 async fn a_file_of_somebody_else_is_refused_and_kept() {
     let gateway = Gateway::copied(10).await;
@@ -243,17 +294,48 @@ async fn an_image_that_was_not_proved_is_proved_by_the_next_run() {
     assert!(images.len() == 1 && images[0].verified);
 }
 
+/// A source that stands still has no newer commit whose image would take the place of a damaged one.
+#[tokio::test]
+async fn a_damaged_image_that_was_not_proved_is_followed_by_another() {
+    let gateway = Gateway::copied(10).await;
+    let (image, _) = publish(&gateway).await;
+    let archive = gateway.dir.path().join("archive");
+    for mark in marks(&archive) {
+        std::fs::remove_file(mark).unwrap();
+    }
+    let slices = files(&archive);
+    let slice = slices.iter().find(|path| {
+        path.to_string_lossy().contains(&image.id)
+            && path.extension().is_none_or(|ending| ending != "json")
+    });
+    let slice = slice.unwrap();
+    let mut bytes = std::fs::read(slice).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(slice, bytes).unwrap();
+    let (other, _) = publish(&gateway).await;
+    assert_ne!(other.id, image.id);
+    assert_eq!(rows_of_newest_image(&gateway).await.len(), 10);
+    let made = try_produce(&gateway).await.unwrap();
+    assert!(matches!(made.state, State::NothingNew(same) if same.id == other.id));
+}
+
 /// The objects that say that an image was proved.
 fn marks(dir: &Path) -> Vec<PathBuf> {
+    let mut found = files(dir);
+    found.retain(|path| path.file_stem().is_some_and(|stem| stem == "verified"));
+    found
+}
+
+pub(crate) fn files(dir: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(dir)
         .unwrap()
         .map(|entry| entry.unwrap().path());
     let found = entries.flat_map(|path| match path.is_dir() {
-        true => marks(&path),
+        true => files(&path),
         false => vec![path],
     });
-    let is_mark = |path: &PathBuf| path.file_stem().is_some_and(|stem| stem == "verified");
-    found.filter(is_mark).collect()
+    found.collect()
 }
 
 #[tokio::test]

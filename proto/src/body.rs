@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use crate::codec::Input;
 use crate::error::DecodeError;
 use crate::frame::{Frame, FrameKind};
-use crate::ids::{Digest, EndLsn, Epoch, FinalLsn, Lsn, Oid};
-use crate::schema::{Schema, TableId};
+use crate::ids::{Digest, EndLsn, Epoch, FinalLsn, Lsn};
+use crate::schema::{Schema, Table, TableId};
 
 /// Microseconds since 2000-01-01 00:00 UTC, as Postgres counts commit times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -100,20 +100,8 @@ pub struct CopyBegin {
     pub snapshot: Lsn,
     /// What is copied.
     pub scope: CopyScope,
-    /// The physical tables that are read: what the publication was when the copy began.
-    pub sources: Vec<CopySource>,
-}
-
-/// One physical table that a copy reads: a table, or a partition of one.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct CopySource {
-    /// Object id in Postgres.
-    pub rel: Oid,
-    /// Table of the mirror that holds its rows.
-    pub table: TableId,
-    /// Row filter of the publication, as Postgres prints it.
-    pub row_filter: Option<String>,
+    /// What the catalog said when the copy began, for gateways.
+    pub facts: serde_json::Value,
 }
 
 /// Identity of one attempt at a copy.
@@ -132,6 +120,43 @@ pub struct Attempt {
 pub enum CopyScope {
     /// The first copy of a generation: every table of this schema. The mirror starts empty.
     Genesis(Schema),
+}
+
+/// Waiting tables and partitions are complete: all their rows as of `snapshot` are durable. Changes of transactions
+/// whose `final_lsn` is at or above it come on top; those below it are in the copy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Copied {
+    /// Which attempt: part of the bulk objects' names.
+    pub attempt: Attempt,
+    /// Snapshot position: a row is in the copy exactly when its transaction's `final_lsn` is below it.
+    pub snapshot: Lsn,
+    /// What was copied.
+    pub targets: Vec<CopyTarget>,
+    /// Every bulk object that counts, in number order. A part's table is a target, or a partition in a target's shape.
+    pub parts: Vec<BulkPart>,
+}
+
+/// One thing that a backfill copies.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CopyTarget {
+    /// The waiting table or partition.
+    pub target: TableId,
+    /// The table (for a partition: the one it is of) as it was under the snapshot: what the rows of the parts hold.
+    pub shape: Table,
+}
+
+impl Copied {
+    /// Reads the JSON of one.
+    ///
+    /// # Errors
+    /// When it is none, or its parts are not in the order of their numbers.
+    pub fn decode(json: &[u8]) -> Result<Self, DecodeError> {
+        let copied: Self = decode_json(json, "the JSON of a finished copy")?;
+        check_rising(&copied.parts)?;
+        Ok(copied)
+    }
 }
 
 /// A copy is complete and all its parts are durable: reveal it.
@@ -190,18 +215,20 @@ impl CopyDone {
     /// When it is not one, or its parts are not in the order of their numbers.
     pub fn decode(payload: &[u8]) -> Result<Self, DecodeError> {
         let done: Self = decode_json(payload, "the JSON of a copy done")?;
-        let rising = done
-            .parts
-            .windows(2)
-            .all(|pair| pair[0].number < pair[1].number);
-        match rising {
-            true => Ok(done),
-            false => Err(DecodeError::new(
-                "copy done",
-                0,
-                "parts in the order of their numbers",
-            )),
-        }
+        check_rising(&done.parts)?;
+        Ok(done)
+    }
+}
+
+fn check_rising(parts: &[BulkPart]) -> Result<(), DecodeError> {
+    let rising = parts.windows(2).all(|pair| pair[0].number < pair[1].number);
+    match rising {
+        true => Ok(()),
+        false => Err(DecodeError::new(
+            "copy done",
+            0,
+            "parts in the order of their numbers",
+        )),
     }
 }
 

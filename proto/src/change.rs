@@ -4,13 +4,13 @@
 use serde::{Deserialize, Serialize};
 
 use crate::ids::Oid;
-use crate::schema::{Column, Index, Schema, SchemaError, Table, TableId};
+use crate::schema::{Column, Index, Leaf, Schema, SchemaError, Table, TableId};
 
 /// One step from a schema to the next. Steps of one migration come in an order that SQLite can follow.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "change", rename_all = "snake_case", deny_unknown_fields)]
 pub enum SchemaChange {
-    /// A new, empty table.
+    /// A new, empty table; a waiting one is hidden, and its later changes wait with it.
     CreateTable {
         /// The table, with an id above every id used before.
         table: Table,
@@ -69,6 +69,20 @@ pub enum SchemaChange {
         /// NOT NULL from now on.
         not_null: bool,
     },
+    /// The table gets a partition; a waiting one is hidden, and its later changes wait with it.
+    CreateLeaf {
+        /// The table.
+        table: TableId,
+        /// The partition, with an id above every id used before.
+        leaf: Leaf,
+    },
+    /// A partition and its rows go.
+    DropLeaf {
+        /// The table.
+        table: TableId,
+        /// The partition.
+        leaf: TableId,
+    },
     /// A carried index appears.
     CreateIndex {
         /// The table.
@@ -83,6 +97,25 @@ pub enum SchemaChange {
         /// The index.
         oid: Oid,
     },
+}
+
+impl SchemaChange {
+    /// The table that it changes, or makes.
+    pub fn table(&self) -> TableId {
+        match self {
+            SchemaChange::CreateTable { table } => table.id,
+            SchemaChange::DropTable { table }
+            | SchemaChange::RenameTable { table, .. }
+            | SchemaChange::AddColumn { table, .. }
+            | SchemaChange::DropColumn { table, .. }
+            | SchemaChange::RenameColumn { table, .. }
+            | SchemaChange::AlterColumn { table, .. }
+            | SchemaChange::CreateLeaf { table, .. }
+            | SchemaChange::DropLeaf { table, .. }
+            | SchemaChange::CreateIndex { table, .. }
+            | SchemaChange::DropIndex { table, .. } => *table,
+        }
+    }
 }
 
 /// A value that travels inside a schema change.
@@ -148,6 +181,12 @@ impl Schema {
                 column.type_name.clone_from(type_name);
                 (column.type_oid, column.typmod, column.not_null) = (*type_oid, *typmod, *not_null);
             }
+            SchemaChange::CreateLeaf { table, leaf } => {
+                self.table_mut(*table)?.leaves.push(*leaf);
+            }
+            SchemaChange::DropLeaf { table, leaf } => {
+                self.table_mut(*table)?.leaves.retain(|it| it.id != *leaf);
+            }
             SchemaChange::CreateIndex { table, index } => {
                 self.table_mut(*table)?.indexes.push(index.clone())
             }
@@ -155,6 +194,37 @@ impl Schema {
                 self.table_mut(*table)?
                     .indexes
                     .retain(|index| index.oid != *oid);
+            }
+        }
+        self.check()
+    }
+
+    /// The schema once the copies of `targets` (waiting tables and partitions) are complete: each is shown, in place of
+    /// the table that it replaces.
+    ///
+    /// # Errors
+    /// When one of them does not wait.
+    pub fn reveal(&mut self, targets: &[TableId]) -> Result<(), SchemaError> {
+        for target in targets {
+            let absent = || SchemaError {
+                object: format!("#{}", target.0),
+                reason: "it does not wait for a copy".to_owned(),
+            };
+            let (table, leaf) = self.owner(*target).ok_or_else(absent)?;
+            let (owner, is_leaf) = (table.id, leaf.is_some());
+            let table = self.table_mut(owner)?;
+            if is_leaf {
+                let leaf = table
+                    .leaves
+                    .iter_mut()
+                    .find(|leaf| leaf.id == *target && leaf.waiting);
+                leaf.ok_or_else(absent)?.waiting = false;
+                continue;
+            }
+            let waiting = table.waiting.take().ok_or_else(absent)?;
+            if let Some(replaced) = waiting.replaces {
+                let at = self.position(replaced)?;
+                self.tables.remove(at);
             }
         }
         self.check()

@@ -236,9 +236,21 @@ impl FrameWriter {
         flags: FrameFlags,
         lsn: Lsn,
     ) -> Result<Position, TooLong> {
+        self.finish_within(MAX_PAYLOAD_BYTES, kind, flags, lsn)
+    }
+
+    fn finish_within(
+        &mut self,
+        most_bytes: usize,
+        kind: FrameKind,
+        flags: FrameFlags,
+        lsn: Lsn,
+    ) -> Result<Position, TooLong> {
         let at = self.open_at.take().expect("a frame is open");
         let len = self.buffer.len() - at - HEADER_BYTES;
-        if len > MAX_PAYLOAD_BYTES {
+        if len > most_bytes {
+            // What is left must hold finished frames alone: they are still good.
+            self.buffer.truncate(at);
             return Err(TooLong { bytes: len });
         }
         let seq = self.position.seq.next();

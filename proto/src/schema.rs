@@ -38,6 +38,35 @@ pub struct Table {
     pub key: Vec<usize>,
     /// Plain b-tree indexes carried as non-unique indexes.
     pub indexes: Vec<Index>,
+    /// Partitions whose rows are told apart, so that one of them can go, or come, by itself. In the order of their ids.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub leaves: Vec<Leaf>,
+    /// Set while its rows are not all there: it is shown to nobody.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting: Option<Waiting>,
+}
+
+/// One partition of a mirrored table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Leaf {
+    /// Number by which operations on its rows name it; from the same numbers as those of tables.
+    pub id: TableId,
+    /// Object id in Postgres.
+    pub oid: Oid,
+    /// Its rows are not all there, and hidden.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub waiting: bool,
+}
+
+/// A table that waits for a copy of its rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Waiting {
+    /// The shown table whose place it takes.
+    pub replaces: Option<TableId>,
+    /// That table's rows still follow the source; else it stands still until the swap.
+    pub live: bool,
 }
 
 /// One mirrored column.
@@ -79,6 +108,42 @@ impl Schema {
         found.ok().map(|at| &self.tables[at])
     }
 
+    /// The table of which `id` is the id, or that of a partition.
+    pub fn owner(&self, id: TableId) -> Option<(&Table, Option<&Leaf>)> {
+        let own = self.table(id).map(|table| (table, None));
+        own.or_else(|| {
+            let of = |table: &'_ Table| table.leaves.binary_search_by_key(&id, |leaf| leaf.id);
+            let found = self
+                .tables
+                .iter()
+                .find_map(|table| Some((table, of(table).ok()?)));
+            found.map(|(table, at)| (table, Some(&table.leaves[at])))
+        })
+    }
+
+    /// The tables that readers see.
+    pub fn shown(&self) -> impl Iterator<Item = &Table> {
+        self.tables.iter().filter(|table| table.waiting.is_none())
+    }
+
+    /// The waiting table that takes the place of `id`.
+    pub fn successor(&self, id: TableId) -> Option<&Table> {
+        let replaces = |table: &&Table| {
+            table
+                .waiting
+                .is_some_and(|waiting| waiting.replaces == Some(id))
+        };
+        self.tables.iter().find(replaces)
+    }
+
+    /// The highest id in use.
+    pub fn highest_id(&self) -> TableId {
+        let ids = self.tables.iter().flat_map(|table| {
+            std::iter::once(table.id).chain(table.leaves.iter().map(|leaf| leaf.id))
+        });
+        ids.max().unwrap_or(TableId(0))
+    }
+
     /// Says by name what makes this schema one that no mirror can hold, if anything does.
     ///
     /// # Errors
@@ -89,16 +154,44 @@ impl Schema {
         if !in_order {
             return Err(SchemaError::new("schema", "table ids do not rise"));
         }
-        let mut names = std::collections::HashSet::new();
+        self.check_ids()?;
+        let replaced = |table: &&Table| self.successor(table.id).is_none();
+        let shown = self.shown().collect::<Vec<_>>();
+        let in_the_end = self.tables.iter().filter(replaced).collect::<Vec<_>>();
+        for tables in [shown, in_the_end] {
+            let mut names = std::collections::HashSet::new();
+            for name in tables.into_iter().map(Table::mirror_name) {
+                if !names.insert(name.to_ascii_lowercase()) {
+                    return Err(SchemaError::new(
+                        &name,
+                        "another table has this name in SQLite, which folds case",
+                    ));
+                }
+            }
+        }
+        self.tables.iter().try_for_each(Table::check)
+    }
+
+    fn check_ids(&self) -> Result<(), SchemaError> {
+        let mut ids = std::collections::HashSet::new();
         for table in &self.tables {
-            let name = table.mirror_name();
-            if !names.insert(name.to_ascii_lowercase()) {
+            let in_order = table.leaves.windows(2).all(|pair| pair[0].id < pair[1].id);
+            let mut own = std::iter::once(table.id).chain(table.leaves.iter().map(|leaf| leaf.id));
+            let fresh = own.all(|id| ids.insert(id));
+            if !in_order || !fresh {
                 return Err(SchemaError::new(
-                    &name,
-                    "another table has this name in SQLite, which folds case",
+                    &table.mirror_name(),
+                    "an id is used twice or out of order",
                 ));
             }
-            table.check()?;
+            let replaces = table.waiting.and_then(|waiting| waiting.replaces);
+            let shown = |id| self.table(id).is_some_and(|table| table.waiting.is_none());
+            if replaces.is_some_and(|id| !shown(id)) {
+                return Err(SchemaError::new(
+                    &table.mirror_name(),
+                    "it replaces a table that is not shown",
+                ));
+            }
         }
         Ok(())
     }
@@ -110,6 +203,34 @@ impl Table {
         match self.schema.as_str() {
             "public" => self.name.clone(),
             schema => format!("{schema}.{}", self.name),
+        }
+    }
+
+    /// What tells this table from one that should hold the same rows, if anything does. What the table, its types and its
+    /// indexes are called holds no row; partitions and indexes are looked at for a `whole` table only.
+    pub fn differs(&self, other: &Table, whole: bool) -> Option<&'static str> {
+        let columns = |table: &Table| {
+            let stored = table.columns.iter();
+            let stored =
+                stored.map(|it| (it.attnum, it.name.clone(), it.type_oid, it.typmod, it.kind));
+            stored.collect::<Vec<_>>()
+        };
+        let indexes = |table: &Table| {
+            let parts = table.indexes.iter();
+            let mut parts: Vec<_> = parts.map(|it| (it.oid, it.columns.clone())).collect();
+            parts.sort();
+            parts
+        };
+        if columns(self) != columns(other) {
+            Some("columns")
+        } else if self.key != other.key {
+            Some("key columns")
+        } else if whole && indexes(self) != indexes(other) {
+            Some("indexes")
+        } else if whole && self.leaves != other.leaves {
+            Some("partitions")
+        } else {
+            None
         }
     }
 

@@ -18,7 +18,8 @@ const MAGIC: [u8; 4] = *b"RNDS";
 const VERSION: u16 = 1;
 const FENCE: u16 = 1;
 const TICK: u16 = 2;
-const ALL_FLAGS: u16 = FENCE | TICK;
+const SEAL: u16 = 4;
+const ALL_FLAGS: u16 = FENCE | TICK | SEAL;
 
 /// What a log object says about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +38,8 @@ pub struct SegmentHeader {
     pub fence: bool,
     /// `through_lsn` was raised by an idle source.
     pub tick: bool,
+    /// A fence behind which nothing ever comes: the generation was retired.
+    pub seal: bool,
     /// Everything the source committed up to here is in the log.
     pub through_lsn: Lsn,
     /// Timeline of `through_lsn`.
@@ -67,7 +70,8 @@ impl SegmentHeader {
         out.extend_from_slice(&VERSION.to_le_bytes());
         let fence = if self.fence { FENCE } else { 0 };
         let tick = if self.tick { TICK } else { 0 };
-        out.extend_from_slice(&(fence | tick).to_le_bytes());
+        let seal = if self.seal { SEAL } else { 0 };
+        out.extend_from_slice(&(fence | tick | seal).to_le_bytes());
         put_u32(&mut out, HEADER_BYTES as u32);
         put_u32(&mut out, 0);
         out.extend_from_slice(&self.generation.to_bytes());
@@ -118,6 +122,7 @@ impl SegmentHeader {
         let header = Self {
             fence: flags & FENCE != 0,
             tick: flags & TICK != 0,
+            seal: flags & SEAL != 0,
             generation: Generation::from_bytes(input.array(CUT)?),
             put_id: Ulid::from_bytes(input.array(CUT)?),
             segment: SegmentNo(input.u64(CUT)?),
@@ -160,6 +165,8 @@ impl SegmentHeader {
             Some("a last commit that does not lie beyond the end")
         } else if self.fence && (self.frames, self.raw_bytes, self.body_bytes) != (0, 0, 0) {
             Some("a fence without frames")
+        } else if self.seal && !self.fence {
+            Some("a seal that is a fence")
         } else if self.fence && self.end != self.committed() {
             Some("a fence that ends at the last commit")
         } else if !self.fence && frames != u64::from(self.frames) {

@@ -27,6 +27,7 @@ fn sealed(frames_of: &[u64]) -> (Sealed, Bytes) {
         timeline: Timeline(2),
         fence: false,
         tick: false,
+        seal: false,
         through_lsn: Lsn(0x16_0000_00AB),
         through_timeline: Timeline(2),
         start,

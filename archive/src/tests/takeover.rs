@@ -33,6 +33,24 @@ async fn generation_without_a_record_is_not_taken_over() {
 }
 
 #[tokio::test]
+async fn a_sealed_log_is_read_and_taken_over_by_nobody() {
+    let env = Env::new().await;
+    let mut first = env.take_over().await;
+    let mut source = Source::at(first.tail.position);
+    append(&mut first.writer, &mut source, &[1, 2]).await;
+    for _ in 0..2 {
+        env.fresh_log().seal(ONE).await.unwrap();
+    }
+    source.txn(SourceTxn(3), 1);
+    let fenced = first.writer.append(source.take()).await.unwrap_err();
+    assert!(matches!(fenced, AppendError::Fenced { .. }), "{fenced}");
+    let refused = env.fresh_log().take_over(ONE).await.unwrap_err();
+    assert!(matches!(refused, TakeOverError::Retired(_)), "{refused}");
+    assert_eq!(env.contents().await.frames.len(), 2);
+    assert!(env.fresh_log().head().await.unwrap().unwrap().seal);
+}
+
+#[tokio::test]
 async fn next_writer_goes_on_at_the_last_commit() {
     let env = Env::new().await;
     let mut first = env.take_over().await;
@@ -113,7 +131,7 @@ async fn late_object_of_a_lower_epoch_is_adopted() {
     let claimed = newer.claim(ONE).await.unwrap();
     env.flaky.land().await;
     let fence = newer
-        .fence_behind(claimed, &ONE.into(), SegmentNo(0), SegmentNo(1))
+        .fence_behind(claimed, &ONE.into(), SegmentNo(0), SegmentNo(1), false)
         .await
         .unwrap();
     assert_eq!(fence.header.segment, SegmentNo(3));
@@ -241,7 +259,7 @@ async fn slow_takeover_sees_a_later_epoch_at_the_tail() {
     let claimed = slow.claim(ONE).await.unwrap();
     env.take_over().await;
     let refused = slow
-        .fence_behind(claimed, &ONE.into(), SegmentNo(0), SegmentNo(1))
+        .fence_behind(claimed, &ONE.into(), SegmentNo(0), SegmentNo(1), false)
         .await
         .unwrap_err();
     assert!(
@@ -262,7 +280,7 @@ async fn slow_fence_is_refused_by_a_later_one() {
     let claimed = slow.claim(ONE).await.unwrap();
     env.take_over().await;
     let refused = slow
-        .fence_behind(claimed, &ONE.into(), SegmentNo(0), SegmentNo(0))
+        .fence_behind(claimed, &ONE.into(), SegmentNo(0), SegmentNo(0), false)
         .await
         .unwrap_err();
     assert!(

@@ -2,8 +2,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::Context;
-use rindle_gateway::pg::endpoint::{Endpoint, Host, Secret, SslMode, TlsSettings};
+use rindle_gateway::pg::endpoint::{Endpoint, Host, Password, Secret, SslMode, TlsSettings};
 
 use super::UsageError;
 
@@ -52,24 +51,28 @@ impl PgArgs {
             .transpose()
     }
 
+    /// The same on a standby.
+    pub(crate) fn standby(&self, host: &str) -> anyhow::Result<Endpoint> {
+        let host = Host::parse(host, self.pg_port.unwrap_or(DEFAULT_PORT));
+        let host = host.map_err(|error| UsageError(format!("--standby-host: {error}")))?;
+        Ok(self.endpoint()?.at(&host))
+    }
+
     /// The endpoint they describe.
     pub(crate) fn endpoint(&self) -> anyhow::Result<Endpoint> {
         let host = required("--pg-host", self.pg_host.as_ref())?;
         let hosts = Host::parse_list(host, self.pg_port.unwrap_or(DEFAULT_PORT));
         let password = match &self.pg_password_file {
-            Some(file) => {
-                let text = std::fs::read_to_string(file);
-                let text =
-                    text.with_context(|| format!("read the password file {}", file.display()))?;
-                Some(text.trim_end_matches(['\r', '\n']).to_owned())
-            }
-            None => std::env::var("RINDLE_PG_PASSWORD").ok(),
+            Some(file) => Some(Password::File(file.clone())),
+            None => std::env::var("RINDLE_PG_PASSWORD")
+                .ok()
+                .map(|given| Password::Given(Secret::new(given))),
         };
         Ok(Endpoint {
             hosts: hosts.map_err(|error| UsageError(format!("--pg-host: {error}")))?,
             user: required("--pg-user", self.pg_user.as_ref())?.clone(),
             database: required("--pg-database", self.pg_database.as_ref())?.clone(),
-            password: password.map(Secret::new),
+            password,
             tls: TlsSettings {
                 mode: self.pg_sslmode.unwrap_or_default(),
                 root_cert: self.pg_sslrootcert.clone(),

@@ -51,6 +51,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
             _ = ticks.tick() => {}
         }
         match once(&job, &stop).await {
+            Ok(outcome) if outcome.failed => tracing::error!("{}", outcome.text),
             Ok(outcome) => tracing::info!("{}", outcome.text),
             Err(error) if may_pass(&error) => tracing::error!("no image: {error:#}"),
             Err(error) => return Err(error),
@@ -60,22 +61,37 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
 
 async fn once(job: &Job, stop: &CancellationToken) -> anyhow::Result<Outcome> {
     let watch = progress::watch();
-    let made = rindle_producer::run(job.clone(), watch, stop.clone()).await?;
+    let mut made = rindle_producer::run(job.clone(), watch, stop.clone()).await?;
+    // One error for all of them ends as any other.
+    if made.iter().all(is_failed)
+        && let Some(Produced {
+            state: State::Failed(error),
+            ..
+        }) = made.pop()
+    {
+        return Err(error.into());
+    }
     let lines: Vec<String> = made.iter().map(line).collect();
     let images: Vec<Value> = made.iter().map(document).collect();
     let json = json!({"source": job.source, "generations": images});
-    let failed = matches!(
+    let not_complete = matches!(
         made.first(),
         Some(Produced {
             state: State::NotComplete,
             ..
         }) | None
     );
+    let failed = not_complete || made.iter().any(is_failed);
     Ok(Outcome {
         text: lines.join("\n"),
         json,
         failed,
+        refused: false,
     })
+}
+
+fn is_failed(made: &Produced) -> bool {
+    matches!(made.state, State::Failed(_))
 }
 
 /// The next run may find things mended.
@@ -112,7 +128,21 @@ fn line(made: &Produced) -> String {
         State::NotComplete => {
             format!("the first copy of generation {generation} is not complete; no image yet")
         }
+        State::Failed(error) => {
+            format!("no image of generation {generation}: {}", reasons(error))
+        }
     }
+}
+
+/// An error and its causes in one line.
+fn reasons(error: &ProducerError) -> String {
+    let causes = std::iter::successors(Some(error as &dyn std::error::Error), |error| {
+        error.source()
+    });
+    causes
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join(": ")
 }
 
 fn document(made: &Produced) -> Value {
@@ -121,11 +151,17 @@ fn document(made: &Produced) -> Value {
         State::Proved(image) => ("proved", Some(image)),
         State::NothingNew(image) => ("nothingNew", Some(image)),
         State::NotComplete => ("notComplete", None),
+        State::Failed(_) => ("failed", None),
+    };
+    let error = match &made.state {
+        State::Failed(error) => Some(reasons(error)),
+        _ => None,
     };
     json!({
         "generation": made.generation,
         "state": state,
         "image": image.map(super::list::document),
+        "error": error,
         "replayedRows": made.replayed.rows,
         "replayedBytes": made.replayed.bytes,
         "seconds": made.took.as_secs_f64(),

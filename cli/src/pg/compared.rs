@@ -4,7 +4,7 @@ use rindle_gateway::lifecycle::verify::Compared;
 use rindle_proto::ids::Lsn;
 
 /// A line for each table, and the verdict.
-pub(super) fn table(lsn: Lsn, tables: &[Compared], equal: bool) -> String {
+pub(super) fn table(lsn: Lsn, tables: &[Compared], equal: bool, left_out: &[String]) -> String {
     let rows =
         |rows: Option<u64>| rows.map_or_else(|| "no table".to_owned(), |rows| rows.to_string());
     let width = tables
@@ -33,5 +33,8 @@ pub(super) fn table(lsn: Lsn, tables: &[Compared], equal: bool) -> String {
             tables.len()
         ),
     };
+    for name in left_out {
+        text.push_str(&format!("\nleft out: {name}, whose rows are being copied"));
+    }
     format!("{text}\n{verdict}")
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use hyper::{Method, StatusCode};
 use rindle_gateway::lifecycle::verify::Digests;
+use rindle_producer::verify::Digested;
 use rindle_proto::ids::Lsn;
 use rindle_proto::verify::TableDigest;
 use serde_json::{Value, json};
@@ -53,7 +54,7 @@ pub(super) async fn release(follower: &Program) -> anyhow::Result<()> {
 }
 
 /// Count and digest of these tables and of every other one that the follower shows.
-pub(super) async fn digests(follower: &Program, tables: &[String]) -> anyhow::Result<Digests> {
+pub(super) async fn digests(follower: &Program, tables: &[String]) -> anyhow::Result<Digested> {
     let schema = follower
         .ask(Method::GET, "/schema", None, ANSWER_WITHIN)
         .await?;
@@ -61,17 +62,26 @@ pub(super) async fn digests(follower: &Program, tables: &[String]) -> anyhow::Re
     let shown = shown.filter_map(|table| table["name"].as_str());
     let names: std::collections::BTreeSet<&str> =
         tables.iter().map(String::as_str).chain(shown).collect();
-    let mut digests = Digests::new();
+    let (mut digests, mut copying) = (Digests::new(), Vec::new());
     for name in names {
-        if let Some(digest) = digest(follower, name).await? {
-            digests.insert(name.to_owned(), digest);
+        match digest(follower, name).await? {
+            Answer::Digest(digest) => drop(digests.insert(name.to_owned(), digest)),
+            Answer::NotMirrored => {}
+            Answer::Copying => copying.push(name.to_owned()),
         }
     }
-    Ok(digests)
+    Ok(Digested { digests, copying })
 }
 
-/// None for a table that is not mirrored.
-async fn digest(follower: &Program, table: &str) -> anyhow::Result<Option<TableDigest>> {
+/// What a follower says of one table.
+enum Answer {
+    Digest(TableDigest),
+    NotMirrored,
+    /// It awaits a copy, so it is not as the source is.
+    Copying,
+}
+
+async fn digest(follower: &Program, table: &str) -> anyhow::Result<Answer> {
     let path = "/verify/digest";
     let body = json!({"table": table});
     let asked = follower
@@ -80,11 +90,13 @@ async fn digest(follower: &Program, table: &str) -> anyhow::Result<Option<TableD
     match asked {
         (StatusCode::OK, Value::Object(answer)) => {
             let digest = answer.get("digest").cloned().unwrap_or_default();
-            Ok(Some(
-                serde_json::from_value(digest).context("read the answer to /verify/digest")?,
+            let digest = serde_json::from_value(digest);
+            Ok(Answer::Digest(
+                digest.context("read the answer to /verify/digest")?,
             ))
         }
-        (StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND, _) => Ok(None),
+        (StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND, _) => Ok(Answer::NotMirrored),
+        (StatusCode::CONFLICT, answer) if answer["code"] == "copying" => Ok(Answer::Copying),
         (_, answer) => bail!(
             "the follower gives no digest of {table:?}: {}",
             words(&answer)

@@ -1,9 +1,9 @@
 //! `rindle pg mint`
 
-use rindle_gateway::lifecycle::mint::{self, MintRequest, Minted};
+use rindle_gateway::lifecycle::mint::{self, Minted};
 use serde_json::{Value, json};
 
-use crate::args::{PgArgs, PublicationArgs, SourceArgs, StoreArgs};
+use crate::args::{FailoverArgs, PgArgs, PublicationArgs, SourceArgs, StoreArgs, source_request};
 use crate::outcome::Outcome;
 
 #[derive(Debug, clap::Args)]
@@ -15,23 +15,27 @@ pub(crate) struct Args {
     #[command(flatten)]
     publication: PublicationArgs,
     #[command(flatten)]
+    failover: FailoverArgs,
+    #[command(flatten)]
     store: StoreArgs,
 }
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
-    let request = MintRequest {
-        endpoint: args.postgres.endpoint()?,
-        source: args.source.source,
-        tables: args.publication.tables()?,
-        publication: args.publication.publication,
-    };
+    let request = source_request(
+        &args.postgres,
+        args.source,
+        args.publication,
+        &args.failover,
+    )?;
     let archive = args.store.open(&request.source).await?;
     let minted = mint::mint(&archive, &request).await?;
     Ok(Outcome::done(text(&minted), document(&minted)))
 }
 
 fn document(minted: &Minted) -> Value {
-    let Minted { record, current } = minted;
+    let Minted {
+        record, current, ..
+    } = minted;
     let name = |table: &rindle_proto::schema::Table| format!("{}.{}", table.schema, table.name);
     json!({
         "source": record.source,
@@ -44,13 +48,17 @@ fn document(minted: &Minted) -> Value {
         "publication": record.publication,
         "slot": record.slot,
         "posture": record.posture,
+        "registration": minted.registration,
+        "findings": minted.findings,
         "mintedAtMs": record.minted_at_ms,
         "tables": record.schema.tables.iter().map(name).collect::<Vec<_>>(),
     })
 }
 
 fn text(minted: &Minted) -> String {
-    let Minted { record, current } = minted;
+    let Minted {
+        record, current, ..
+    } = minted;
     let pointer = match *current == record.generation {
         true => "it is the source's current generation".to_owned(),
         false => format!("the source's current generation still is {current}"),
@@ -62,9 +70,18 @@ fn text(minted: &Minted) -> String {
             record.generation
         ),
     };
+    let told: String = minted
+        .findings
+        .iter()
+        .map(|finding| format!("{finding}\n"))
+        .collect();
+    let next = match &minted.registration {
+        Some(registration) => format!("{registration}; then {next}"),
+        None => next,
+    };
     format!(
-        "minted generation {} of source {}\n  cluster     {} timeline {}, database {}\n  publication {} \
-         with {} tables\n  slot        {}\n  {pointer}\nnext: {next}",
+        "{told}minted generation {} of source {}\n  cluster     {} timeline {}, database {}\n  publication {} \
+         with {} tables\n  slot        {}\n  posture     {}\n  {pointer}\nnext: {next}",
         record.generation,
         record.source,
         record.system_identifier,
@@ -73,5 +90,6 @@ fn text(minted: &Minted) -> String {
         record.publication,
         record.schema.tables.len(),
         record.slot,
+        record.posture,
     )
 }

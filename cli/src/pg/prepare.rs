@@ -16,6 +16,9 @@ pub(crate) struct Args {
     source: SourceArgs,
     #[command(flatten)]
     publication: PublicationArgs,
+    /// Give this role exactly what the gateway needs to read.
+    #[arg(long, value_name = "ROLE")]
+    role: Option<String>,
     /// Also make and publish public._rindle_client_mutations.
     #[arg(long)]
     client_mutations: bool,
@@ -33,6 +36,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
         source: args.source.source,
         tables: args.publication.tables()?,
         publication: args.publication.publication,
+        role: args.role,
         client_mutations: args.client_mutations,
         prune: args.prune,
         dry_run: args.dry_run,
@@ -68,6 +72,9 @@ fn text(prepared: &Prepared) -> String {
     }
     for table in &prepared.removed_tables {
         let _ = write!(text, "\n  removed {table}");
+    }
+    for repaired in &prepared.repaired {
+        let _ = write!(text, "\n  made as it was: {repaired}");
     }
     for finding in &prepared.findings {
         let _ = write!(text, "\n{finding}");

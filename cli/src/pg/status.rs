@@ -27,6 +27,9 @@ pub(crate) struct Args {
     gateway: Option<String>,
     #[command(flatten)]
     token: TokenArgs,
+    /// A standby, host or host:port, asked whether it could be promoted now.
+    #[arg(long, value_name = "HOST")]
+    standby_host: Option<String>,
 }
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
@@ -35,18 +38,23 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
     let gateway = match &args.gateway {
         None => None,
         Some(url) => {
-            let gateway = Program::at(url, args.token.token()?)?;
+            let gateway = Program::at(url, args.token.token()?, args.token.tls())?;
             let said = gateway
                 .ask(Method::GET, "/status", None, ANSWER_WITHIN)
                 .await;
             Some(said.map_err(|error| format!("{error:#}")))
         }
     };
+    let standby = match &args.standby_host {
+        None => None,
+        Some(host) => Some(args.postgres.standby(host)?),
+    };
     let source = &args.source.source;
     let request = StatusRequest {
         source,
         archive: &archive,
         endpoint: endpoint.as_ref(),
+        standby: standby.as_ref(),
         gateway,
     };
     let status = status::status(request).await;
@@ -54,5 +62,6 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
         text: screen(&status),
         json: json!(status),
         failed: !status.verdict.ok,
+        refused: false,
     })
 }

@@ -7,6 +7,7 @@ use anyhow::{Context, ensure};
 use clap::ArgGroup;
 use rindle_gateway::lifecycle::publication_name;
 use rindle_gateway::lifecycle::verify::{self, Digests, Exported, compare};
+use rindle_producer::verify::Digested;
 use rindle_proto::ids::Lsn;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
@@ -44,28 +45,32 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
-    let (lsn, source, mirror) = match (&args.follower, &args.db) {
+    let (lsn, mut source, mirror) = match (&args.follower, &args.db) {
         (Some(url), _) => with_follower(&args, url).await?,
         (None, Some(db)) => with_file(&args, db).await?,
         (None, None) => anyhow::bail!(UsageError("name --follower or --db".to_owned())),
     };
-    let tables = compare(&source, &mirror);
+    // What awaits a copy is not as the source is, and says so itself.
+    source.retain(|table, _| !mirror.copying.contains(table));
+    let tables = compare(&source, &mirror.digests);
     let equal = tables.iter().all(|table| table.equal);
     let json = json!({
         "source": args.source.source, "snapshot": lsn, "equal": equal, "tables": tables,
+        "leftOut": mirror.copying,
     });
     Ok(Outcome {
-        text: compared::table(lsn, &tables, equal),
+        text: compared::table(lsn, &tables, equal, &mirror.copying),
         json,
         failed: !equal,
+        refused: false,
     })
 }
 
 /// Pause before a new snapshot: each costs the source a slot.
 const AGAIN: std::time::Duration = std::time::Duration::from_millis(200);
 
-async fn with_follower(args: &Args, url: &str) -> anyhow::Result<(Lsn, Digests, Digests)> {
-    let follower = Program::at(url, args.token.token()?)?;
+async fn with_follower(args: &Args, url: &str) -> anyhow::Result<(Lsn, Digests, Digested)> {
+    let follower = Program::at(url, args.token.token()?, args.token.tls())?;
     let deadline = Instant::now() + args.within;
     let snapshot = loop {
         let exported = export(args, None).await?;
@@ -102,7 +107,7 @@ async fn with_follower(args: &Args, url: &str) -> anyhow::Result<(Lsn, Digests, 
     both
 }
 
-async fn with_file(args: &Args, db: &std::path::Path) -> anyhow::Result<(Lsn, Digests, Digests)> {
+async fn with_file(args: &Args, db: &std::path::Path) -> anyhow::Result<(Lsn, Digests, Digested)> {
     let archive = args.store.open(&args.source.source).await?;
     // Before the snapshot: then the copy holds nothing that the snapshot does not.
     let mut name = db.as_os_str().to_owned();

@@ -33,7 +33,7 @@ impl Mirror {
     pub fn tables(&self) -> Result<Vec<String>> {
         let mut names = self.sqlite.prepare(
             "select name from sqlite_schema where type = 'table'
-             and substr(name, 1, 8) <> '_rindle_' and substr(name, 1, 7) <> 'sqlite_' order by name",
+             and (substr(name, 1, 8) <> '_rindle_' or name = '_rindle_client_mutations') and substr(name, 1, 7) <> 'sqlite_' order by name",
         )?;
         let names = names.query_map([], |row| row.get(0))?;
         Ok(names.collect::<Result<_, _>>()?)

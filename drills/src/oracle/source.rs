@@ -75,6 +75,7 @@ impl Relation {
 
 async fn relations(session: &Session, publication: &str) -> Result<Vec<Relation>> {
     let name = quote_text(publication);
+    // Our own tables are published with all tables, and are none of a subscriber's.
     // A leaf stands for the topmost of its ancestors that the publication names, in any of the three ways.
     let rows = session
         .rows(&format!(
@@ -95,7 +96,7 @@ async fn relations(session: &Session, publication: &str) -> Result<Vec<Relation>
                   or exists (select from pg_publication_namespace s
                              where s.pnpubid = p.oid and s.pnnspid = ac.relnamespace)
                order by a.nth desc limit 1) m
-             where p.pubname = {name} order by 2"
+             where p.pubname = {name} and t.schemaname <> 'rindle' order by 2"
         ))
         .await?;
     rows.iter()

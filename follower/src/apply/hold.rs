@@ -144,10 +144,11 @@ impl Hold {
         self.wanted.as_ref().is_some_and(through)
     }
 
-    /// The mirror stands where it was asked to.
-    pub(super) fn hold(&mut self, seq: Seq) -> Option<Held> {
+    /// The mirror stands where it was asked to. `tell` comes before the answer: whoever has that asks for digests at once.
+    pub(super) fn hold(&mut self, seq: Seq, tell: impl FnOnce(Held)) -> Option<Held> {
         if let Some(Wanted { snapshot, reached }) = self.wanted.take() {
             let held = Held { snapshot, seq };
+            tell(held);
             // Whoever asked may have given up; then nobody would release it.
             self.held = reached.send(Ok(held)).is_ok().then_some(held);
         }

@@ -14,7 +14,7 @@ use crate::mirror::{self, Stored};
 pub(super) async fn schema(Shared(http): Shared<Http>) -> Result<Json<Value>, Failure> {
     let path = served(&http)?;
     let stored = blocking(move || read(&path)).await?;
-    let mut tables: Vec<&Table> = stored.schema.tables.iter().collect();
+    let mut tables: Vec<&Table> = stored.schema.shown().collect();
     tables.sort_by_key(|table| table.mirror_name());
     let tables: Vec<Value> = tables
         .into_iter()

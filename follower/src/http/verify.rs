@@ -7,6 +7,7 @@ use axum::body::Bytes;
 use axum::extract::State as Shared;
 use axum::response::Json;
 use rindle_proto::ids::Lsn;
+use rindle_proto::schema::Table;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
@@ -62,7 +63,12 @@ pub(super) async fn hold(Shared(http): Shared<Http>, body: Bytes) -> Result<Json
         ))),
         Ok(Err(_dropped)) => Err(gone()),
         Ok(Ok(Err(error))) => Err(Failure::conflict(error.code(), error.to_string())),
-        Ok(Ok(Ok(held))) => Ok(Json(json!({"held": held.snapshot, "seq": held.seq}))),
+        Ok(Ok(Ok(held))) => Ok(Json(json!({
+            "held": held.snapshot,
+            "seq": held.seq,
+            // What is left out: it is not what the source has.
+            "copying": http.state.copying(),
+        }))),
     }
 }
 
@@ -118,12 +124,17 @@ fn read(path: &Path, name: &str, held: Held) -> Result<Value, Failure> {
     let stored = stored.filter(|stored| stored.cursor.position.seq == held.seq);
     let stored =
         stored.ok_or_else(|| Failure::conflict("not_held", "the hold has ended; hold again"))?;
-    let table = stored
-        .schema
-        .tables
-        .iter()
-        .find(|table| table.mirror_name() == name)
-        .ok_or_else(|| Failure::bad(format!("table {name:?} is not mirrored")))?;
+    let schema = &stored.schema;
+    let named = |table: &&Table| table.mirror_name() == name;
+    let shown = schema.shown().find(named);
+    if shown.map_or_else(
+        || schema.tables.iter().any(|table| named(&table)),
+        |table| mirror::awaits(schema, table),
+    ) {
+        let reason = format!("table {name:?} awaits a copy and is left out");
+        return Err(Failure::conflict("copying", reason));
+    }
+    let table = shown.ok_or_else(|| Failure::bad(format!("table {name:?} is not mirrored")))?;
     let digest = digest::table(&conn, table).map_err(|error| failed(&error))?;
     Ok(json!({"table": name, "held": held.snapshot, "seq": held.seq, "digest": digest}))
 }

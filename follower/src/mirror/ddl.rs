@@ -4,13 +4,13 @@
 //! are not unique: in the middle of a transaction Postgres may hold what a unique index would refuse.
 
 use rindle_proto::change::{SchemaChange, StoredValue};
-use rindle_proto::schema::{Column, Index, Schema, SchemaError, Table, TableId};
+use rindle_proto::schema::{Column, Index, Schema, Table, TableId};
 use rusqlite::Connection;
 use rusqlite::types::Value;
 
 use super::error::MirrorError;
 use super::local::{self, LocalIndex};
-use super::meta;
+use super::{discard, meta};
 
 /// A stored value up to this many bytes becomes the column's default; a longer one is written into each row,
 /// since SQLite limits the length of a statement.
@@ -19,23 +19,32 @@ const MAX_DEFAULT_BYTES: usize = 64 << 10;
 /// A table name for the moment between two names that SQLite takes for one.
 const BETWEEN: &str = "_rindle_rename";
 
-/// Why a schema change could not be made.
-#[derive(Debug)]
-pub(super) enum ChangeError {
-    Schema(SchemaError),
-    Mirror(MirrorError),
+/// Under which name tables stand in the file.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Place<'p> {
+    /// Their own, with sidecars and local indexes.
+    Shown,
+    /// This one, for the one table that there is: it is being made, and nobody is told of it.
+    Hidden(&'p str),
 }
 
-impl From<SchemaError> for ChangeError {
-    fn from(error: SchemaError) -> Self {
-        Self::Schema(error)
+impl Place<'_> {
+    pub(super) fn name(self, table: &Table) -> String {
+        match self {
+            Place::Shown => table.mirror_name(),
+            Place::Hidden(name) => name.to_owned(),
+        }
     }
 }
 
-impl From<MirrorError> for ChangeError {
-    fn from(error: MirrorError) -> Self {
-        Self::Mirror(error)
-    }
+/// A schema change of a table whose rows are in the file.
+pub(super) struct Step<'s> {
+    pub(super) conn: &'s Connection,
+    pub(super) before: &'s Schema,
+    pub(super) after: &'s Schema,
+    pub(super) change: &'s SchemaChange,
+    pub(super) place: Place<'s>,
+    pub(super) local: &'s [LocalIndex],
 }
 
 /// A name as SQLite takes it literally, whatever characters it holds.
@@ -65,9 +74,12 @@ fn column_definition(table: &Table, at: usize) -> String {
 
 /// The unique index of the row key.
 pub(super) fn create_key(table: &Table, name: &str) -> String {
-    let index = format!("_rindle_key_{}", table.id.0);
+    create_key_named(&format!("_rindle_key_{}", table.id.0), table, name)
+}
+
+pub(super) fn create_key_named(index: &str, table: &Table, name: &str) -> String {
     let columns = column_names(table, &table.key);
-    create_index_sql("UNIQUE INDEX", &index, name, &columns)
+    create_index_sql("UNIQUE INDEX", index, name, &columns)
 }
 
 pub(super) fn create_index(table: &Table, index: &Index, name: &str) -> String {
@@ -112,81 +124,91 @@ pub(super) fn rename_table(conn: &Connection, old: &str, new: &str) -> Result<()
     run(conn, &sql)
 }
 
-/// Makes `change` in the file and in `schema`.
-pub(super) fn change(
-    conn: &Connection,
-    schema: &mut Schema,
-    change: &SchemaChange,
-    indexes: &[LocalIndex],
-) -> Result<(), ChangeError> {
-    let before = schema.clone();
-    schema.apply(change)?;
-    let old = |id: TableId| before.table(id).expect("apply found the table");
-    let new = |id: TableId| schema.table(id).expect("apply kept the table");
-    match change {
-        SchemaChange::CreateTable { table } => create(conn, table)?,
-        SchemaChange::DropTable { table } => {
-            let name = old(*table).mirror_name();
-            run(conn, &format!("DROP TABLE {}", quote(&name)))?;
-            meta::remove_table(conn, &name)?;
-        }
-        SchemaChange::RenameTable { table, .. } => {
-            let name = old(*table).mirror_name();
-            rename_table(conn, &name, &new(*table).mirror_name())?;
-            meta::put_table(conn, &name, new(*table))?;
-        }
+/// Makes a change in the file.
+pub(super) fn change(step: &Step<'_>) -> Result<(), MirrorError> {
+    let (conn, place) = (step.conn, step.place);
+    let old = |id: TableId| step.before.table(id).expect("apply found the table");
+    let new = |id: TableId| step.after.table(id).expect("apply kept the table");
+    match step.change {
+        SchemaChange::CreateTable { table } => create(step, table)?,
+        SchemaChange::DropTable { table } => drop_table(conn, old(*table))?,
+        SchemaChange::RenameTable { table, .. } => match place {
+            Place::Hidden(_) => {}
+            Place::Shown => {
+                let name = old(*table).mirror_name();
+                rename_table(conn, &name, &new(*table).mirror_name())?;
+                meta::put_table(conn, &name, step.after, new(*table))?;
+            }
+        },
         SchemaChange::AddColumn {
             table,
             column,
             value,
         } => {
-            add_column(conn, new(*table), column, value)?;
-            put_sidecar(conn, new(*table))?;
+            add_column(conn, &place.name(new(*table)), column, value)?;
+            step.put_sidecar(new(*table))?;
         }
         SchemaChange::DropColumn { table, attnum } => {
-            drop_column(conn, old(*table), *attnum)?;
-            put_sidecar(conn, new(*table))?;
+            let old = old(*table);
+            drop_column(conn, &place.name(old), column(old, *attnum))?;
+            step.put_sidecar(new(*table))?;
         }
         SchemaChange::RenameColumn { table, attnum, .. } => {
             let (old, new) = (old(*table), new(*table));
             let sql = format!(
                 "ALTER TABLE {} RENAME COLUMN {} TO {}",
-                quote(&old.mirror_name()),
+                quote(&place.name(old)),
                 quote(&column(old, *attnum).name),
                 quote(&column(new, *attnum).name)
             );
             run(conn, &sql)?;
-            put_sidecar(conn, new)?;
+            step.put_sidecar(new)?;
         }
-        SchemaChange::AlterColumn { table, .. } => put_sidecar(conn, new(*table))?,
+        SchemaChange::AlterColumn { table, .. } => step.put_sidecar(new(*table))?,
+        // Rows of partitions are the caller's.
+        SchemaChange::CreateLeaf { .. } | SchemaChange::DropLeaf { .. } => {}
         SchemaChange::CreateIndex { table, index } => {
             let table = new(*table);
-            run(conn, &create_index(table, index, &table.mirror_name()))?;
+            run(conn, &create_index(table, index, &place.name(table)))?;
         }
         SchemaChange::DropIndex { table, oid } => {
             let index = index_name(old(*table), oid.0);
             run(conn, &format!("DROP INDEX IF EXISTS {}", quote(&index)))?;
         }
     }
-    local::ensure(conn, schema, indexes)?;
-    Ok(())
+    match place {
+        Place::Shown => local::ensure(conn, step.after, step.local),
+        Place::Hidden(_) => Ok(()),
+    }
 }
 
-fn create(conn: &Connection, table: &Table) -> Result<(), MirrorError> {
-    let name = table.mirror_name();
-    run(conn, &create_table(table, &name))?;
+impl Step<'_> {
+    fn put_sidecar(&self, table: &Table) -> Result<(), MirrorError> {
+        match self.place {
+            Place::Shown => meta::put_table(self.conn, &table.mirror_name(), self.after, table),
+            Place::Hidden(_) => Ok(()),
+        }
+    }
+}
+
+fn create(step: &Step<'_>, table: &Table) -> Result<(), MirrorError> {
+    let name = step.place.name(table);
+    run(step.conn, &create_table(table, &name))?;
     let indexes = table
         .indexes
         .iter()
         .map(|index| create_index(table, index, &name));
     for sql in std::iter::once(create_key(table, &name)).chain(indexes) {
-        run(conn, &sql)?;
+        run(step.conn, &sql)?;
     }
-    put_sidecar(conn, table)
+    step.put_sidecar(table)
 }
 
-fn put_sidecar(conn: &Connection, table: &Table) -> Result<(), MirrorError> {
-    meta::put_table(conn, &table.mirror_name(), table)
+/// Drops a shown table with its sidecar, or takes it out of sight.
+pub(super) fn drop_table(conn: &Connection, table: &Table) -> Result<(), MirrorError> {
+    let name = table.mirror_name();
+    discard::put_away(conn, &name, table.id)?;
+    meta::remove_table(conn, &name)
 }
 
 fn column(table: &Table, attnum: i16) -> &Column {
@@ -194,23 +216,20 @@ fn column(table: &Table, attnum: i16) -> &Column {
     found.expect("apply found the column")
 }
 
-fn drop_column(conn: &Connection, table: &Table, attnum: i16) -> Result<(), MirrorError> {
-    let (name, column) = (table.mirror_name(), &column(table, attnum).name);
+fn drop_column(conn: &Connection, name: &str, column: &Column) -> Result<(), MirrorError> {
     // SQLite refuses to drop a column that an index names; those of the configuration are made again after.
-    local::drop_on(conn, &name)?;
-    run(
-        conn,
-        &format!("ALTER TABLE {} DROP COLUMN {}", quote(&name), quote(column)),
-    )
+    local::drop_on(conn, name)?;
+    let (name, column) = (quote(name), quote(&column.name));
+    run(conn, &format!("ALTER TABLE {name} DROP COLUMN {column}"))
 }
 
 fn add_column(
     conn: &Connection,
-    table: &Table,
+    name: &str,
     column: &Column,
     value: &StoredValue,
 ) -> Result<(), MirrorError> {
-    let (name, field) = (quote(&table.mirror_name()), quote(&column.name));
+    let (name, field) = (quote(name), quote(&column.name));
     let add = format!(
         "ALTER TABLE {name} ADD COLUMN {field} {}",
         column.kind.declared()

@@ -8,7 +8,7 @@ use rusqlite::Connection;
 use super::cursor::Cursor;
 use super::ddl::quote;
 use super::error::MirrorError;
-use super::{Mirror, meta, open_reader};
+use super::{Mirror, discard, meta, open_reader};
 
 /// What a proved image holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub struct ImageFacts {
     pub cursor: Cursor,
     /// Its tables.
     pub schema: Schema,
-    /// Rows of each table, in the schema's order.
+    /// Rows of each shown table, in the schema's order.
     pub rows: Vec<u64>,
 }
 
@@ -31,6 +31,8 @@ pub fn write(mirror: &mut Mirror, dest: &Path) -> Result<(), MirrorError> {
     if mirror.has_open_txn() {
         mirror.discard()?;
     }
+    mirror.drop_ahead()?;
+    discard::clear(&mirror.conn)?;
     let failed = MirrorError::sqlite("write an image");
     let name = dest.to_str().ok_or_else(|| MirrorError::Foreign {
         path: dest.to_path_buf(),
@@ -68,7 +70,7 @@ pub fn prove(path: &Path) -> Result<ImageFacts, MirrorError> {
             |row| row.get::<_, i64>(0),
         )
     };
-    let names = stored.schema.tables.iter().map(|table| table.mirror_name());
+    let names = stored.schema.shown().map(|table| table.mirror_name());
     let rows: Result<Vec<i64>, _> = names.map(|name| count(&name)).collect();
     let rows = rows.map_err(MirrorError::sqlite("count the rows of an image"))?;
     Ok(ImageFacts {

@@ -33,8 +33,7 @@ impl LocalIndex {
 
     pub(super) fn fits(&self, schema: &Schema) -> bool {
         let table = schema
-            .tables
-            .iter()
+            .shown()
             .find(|table| table.mirror_name() == self.table);
         let has = |name: &String| {
             table.is_some_and(|table| table.columns.iter().any(|column| column.name == *name))

@@ -7,12 +7,13 @@
 //! | `_rindle_source_offsets` | the source: position in text form, for readers | every commit |
 //! | `_rindle_tables` | a shown table | with the change |
 //! | `_rindle_columns` | a column of one | with the change |
+//! | `_rindle_pending` | an operation that waits for a copy | with its transaction, see [`super::pending`] |
 
 use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use rindle_proto::schema::{Schema, Table};
+use rindle_proto::schema::{Schema, Table, TableId};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::cursor::{Cursor, CursorDoc};
@@ -41,7 +42,10 @@ const TABLES: &str = "
         table_name TEXT NOT NULL, column_name TEXT NOT NULL, ordinal INTEGER NOT NULL, pg_type TEXT NOT NULL,
         pg_type_oid INTEGER NOT NULL, pg_typmod INTEGER NOT NULL, rindle_type TEXT NOT NULL,
         nullable INTEGER NOT NULL, key_ordinal INTEGER, hidden INTEGER NOT NULL,
-        PRIMARY KEY (table_name, column_name));";
+        PRIMARY KEY (table_name, column_name));
+    CREATE TABLE _rindle_pending (
+        id INTEGER PRIMARY KEY, target INTEGER NOT NULL, final_lsn INTEGER NOT NULL, op BLOB NOT NULL);
+    CREATE INDEX _rindle_pending_target ON _rindle_pending (target);";
 
 /// What a mirror file says about itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -189,7 +193,7 @@ pub(super) fn write_cursor(
 ) -> Result<(), MirrorError> {
     let document = serde_json::to_string(&CursorDoc::from(cursor))
         .expect("a document of numbers and strings is JSON");
-    put_state(conn, "cursor", &document)?;
+    put_document(conn, "cursor", &document)?;
     let sql = "INSERT INTO _rindle_source_offsets (source, offset, batch_hash, committed_at)
                VALUES (?1, ?2, ?3, ?4) ON CONFLICT (source) DO UPDATE SET
                offset = excluded.offset, batch_hash = excluded.batch_hash, committed_at = excluded.committed_at";
@@ -208,10 +212,10 @@ pub(super) fn write_cursor(
 pub(super) fn write_schema(conn: &Connection, schema: &Schema) -> Result<(), MirrorError> {
     let document =
         serde_json::to_string(schema).expect("a document of numbers and strings is JSON");
-    put_state(conn, "schema", &document)
+    put_document(conn, "schema", &document)
 }
 
-fn put_state(conn: &Connection, name: &str, value: &str) -> Result<(), MirrorError> {
+fn put_document(conn: &Connection, name: &str, value: &str) -> Result<(), MirrorError> {
     let sql = "INSERT INTO _rindle_state (name, value) VALUES (?1, ?2)
                ON CONFLICT (name) DO UPDATE SET value = excluded.value";
     conn.prepare_cached(sql)
@@ -220,10 +224,11 @@ fn put_state(conn: &Connection, name: &str, value: &str) -> Result<(), MirrorErr
     Ok(())
 }
 
-/// Writes the sidecar rows of a shown table, in place of those under `old_name`.
+/// Writes the sidecar rows of a shown table of `schema`, in place of those under `old_name`.
 pub(super) fn put_table(
     conn: &Connection,
     old_name: &str,
+    schema: &Schema,
     table: &Table,
 ) -> Result<(), MirrorError> {
     remove_table(conn, old_name)?;
@@ -235,10 +240,10 @@ pub(super) fn put_table(
         .map(|at| table.columns[*at].name.as_str())
         .collect();
     let keys = serde_json::to_string(&keys).expect("strings are JSON");
-    conn.prepare_cached("INSERT INTO _rindle_tables VALUES (?1, ?2, ?3, ?4, 'ready', ?5)")
-        .and_then(|mut insert| {
-            insert.execute(params![name, table.schema, table.name, table.oid.0, keys])
-        })
+    let state = state_of(schema, table.id);
+    let values = params![name, table.schema, table.name, table.oid.0, state, keys];
+    conn.prepare_cached("INSERT INTO _rindle_tables VALUES (?1, ?2, ?3, ?4, ?5, ?6)")
+        .and_then(|mut insert| insert.execute(values))
         .map_err(&failed)?;
     let mut insert = conn
         .prepare_cached("INSERT INTO _rindle_columns VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,0)")
@@ -259,6 +264,31 @@ pub(super) fn put_table(
         insert.execute(values).map_err(&failed)?;
     }
     Ok(())
+}
+
+/// Writes the state of a shown table, when there still is one.
+pub(super) fn put_state(
+    conn: &Connection,
+    schema: &Schema,
+    id: TableId,
+) -> Result<(), MirrorError> {
+    let Some(table) = schema.table(id) else {
+        return Ok(());
+    };
+    let sql = "UPDATE _rindle_tables SET state = ?2 WHERE table_name = ?1";
+    conn.prepare_cached(sql)
+        .and_then(|mut update| update.execute([&table.mirror_name(), state_of(schema, id)]))
+        .map_err(MirrorError::sqlite("write the state of a table"))?;
+    Ok(())
+}
+
+/// `frozen`: the table stands still until another takes its place.
+fn state_of(schema: &Schema, id: TableId) -> &'static str {
+    let successor = schema.successor(id).and_then(|table| table.waiting);
+    match successor.is_some_and(|waiting| !waiting.live) {
+        true => "frozen",
+        false => "ready",
+    }
 }
 
 /// Columns and key columns are counted from 1, as Postgres does.

@@ -7,14 +7,22 @@
 //! What is open between two commits is either a group of whole transactions, or the parts so far of one
 //! transaction, or a copy that has begun; never two of these. So a break costs only what was incomplete.
 
+mod ahead;
+mod awaiting;
+mod copied;
+mod copy;
 mod cursor;
 pub mod ddl;
 pub mod digest;
+mod discard;
 mod error;
 pub mod image;
+mod leaf;
 mod load;
 mod local;
 mod meta;
+mod ops;
+mod pending;
 mod rows;
 mod wal;
 
@@ -24,13 +32,17 @@ pub(crate) mod tests;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use rindle_proto::body::{Attempt, BulkPart, CopyBegin, CopyDone, CopyScope, PgMicros, TxnPart};
+use rindle_proto::body::{Attempt, BulkPart, CopyBegin, PgMicros, TxnPart};
 use rindle_proto::error::DecodeError;
 use rindle_proto::frame::{Frame, FrameKind};
 use rindle_proto::ids::{EndLsn, Epoch, FinalLsn, Generation, Position, SegmentNo};
+use rindle_proto::op;
 use rindle_proto::schema::Schema;
 use rusqlite::{Connection, OpenFlags};
 
+pub use ahead::Slice;
+pub use awaiting::{Awaiting, awaiting, awaits};
+pub use copied::loads_parts;
 pub use cursor::Cursor;
 pub use error::{BulkError, ErrorKind, MirrorError};
 pub use local::LocalIndex;
@@ -68,8 +80,25 @@ pub trait BulkSource {
     /// Told once before a copy is loaded: its parts in the order in which they will be asked for.
     fn expect(&mut self, _attempt: Attempt, _parts: &[&BulkPart]) {}
 
+    /// As [`BulkSource::rows`], or nothing while they are on their way.
+    ///
+    /// # Errors
+    /// As [`BulkSource::rows`].
+    fn poll(&mut self, attempt: Attempt, part: &BulkPart) -> Result<Option<Bytes>, BulkError> {
+        self.rows(attempt, part).map(Some)
+    }
+
     /// Told now and then while a copy is loaded: tables complete, and how many there are.
-    fn progress(&mut self, _tables_done: usize, _tables: usize) {}
+    fn progress(&mut self, _what: Copying, _tables_done: usize, _tables: usize) {}
+}
+
+/// Which copy is loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Copying {
+    /// The first one of a generation.
+    First,
+    /// Of tables or partitions that wait.
+    Backfill,
 }
 
 /// What one call of [`Mirror::apply`] did.
@@ -109,7 +138,14 @@ pub struct Mirror {
     schema: Schema,
     /// `schema` is not yet the one in the file.
     schema_changed: bool,
-    plans: rows::Plans,
+    /// Hidden tables of a copy are in the file, and no commit has shown them yet.
+    loaded: bool,
+    /// Rises whenever `schema` becomes another.
+    schema_edits: u64,
+    ahead: ahead::Ahead,
+    /// The schema that `ahead` was last held against.
+    ahead_checked: u64,
+    plans: ops::Plans,
     open: Open,
     pending: Pending,
     wal: wal::Wal,
@@ -156,15 +192,18 @@ impl Mirror {
             cursor: None,
             schema: Schema::default(),
             schema_changed: false,
-            plans: rows::Plans::default(),
+            loaded: false,
+            schema_edits: 0,
+            ahead: ahead::Ahead::default(),
+            // Whatever it is, what the file holds is looked at.
+            ahead_checked: u64::MAX,
+            plans: ops::Plans::default(),
             open: Open::Nothing,
             pending: Pending::default(),
             wal,
         };
         mirror.reload()?;
-        if mirror.cursor.is_some_and(|cursor| !cursor.complete) {
-            load::clear(&mirror.conn)?;
-        }
+        load::clear(&mirror.conn)?;
         local::ensure(&mirror.conn, &mirror.schema, &mirror.options.indexes)?;
         Ok(mirror)
     }
@@ -187,6 +226,11 @@ impl Mirror {
     /// The schema after the last frame applied. Empty until the first copy is complete.
     pub fn schema(&self) -> &Schema {
         &self.schema
+    }
+
+    /// Rises whenever [`Mirror::schema`] becomes another.
+    pub fn schema_edits(&self) -> u64 {
+        self.schema_edits
     }
 
     /// The file.
@@ -256,7 +300,7 @@ impl Mirror {
         }
         let after = here.after(frame)?;
         let applied = match frame.kind {
-            FrameKind::Txn => self.apply_txn(frame, after),
+            FrameKind::Txn => self.apply_txn(frame, after, bulk),
             FrameKind::CopyBegin => self.begin_copy(frame, after),
             FrameKind::CopyDone => self.finish_copy(frame, after, bulk),
         };
@@ -282,6 +326,7 @@ impl Mirror {
             return Err(error);
         }
         self.cursor = Some(cursor);
+        self.loaded = false;
         self.settle();
         self.wal.after_commit(&self.conn)?;
         Ok(true)
@@ -302,6 +347,10 @@ impl Mirror {
             self.plans.clear();
             self.reload()?;
         }
+        if std::mem::take(&mut self.loaded) {
+            self.ahead.clear();
+            load::clear(&self.conn)?;
+        }
         Ok(())
     }
 
@@ -311,13 +360,10 @@ impl Mirror {
     /// # Errors
     /// When SQLite refuses.
     pub fn discard(&mut self) -> Result<(), MirrorError> {
-        if !self.commit()? {
-            self.rollback()?;
+        match self.commit()? {
+            true => Ok(()),
+            false => self.rollback(),
         }
-        if self.cursor.is_some_and(|cursor| !cursor.complete) {
-            load::clear(&self.conn)?;
-        }
-        Ok(())
     }
 
     /// Notes an epoch that was seen; the highest one is kept with the cursor and survives restarts.
@@ -360,15 +406,29 @@ impl Mirror {
         Ok(())
     }
 
-    fn apply_txn(&mut self, frame: &Frame, after: Position) -> Result<Applied, MirrorError> {
+    fn apply_txn(
+        &mut self,
+        frame: &Frame,
+        after: Position,
+        bulk: &mut dyn BulkSource,
+    ) -> Result<Applied, MirrorError> {
         let part = TxnPart::decode(frame).map_err(decode_error(frame))?;
-        let txn = self.enter_txn(frame, &part, after)?;
-        let done = rows::apply(self.tables(), part.ops, rows::At::new(frame))?;
-        self.schema_changed |= done.schema_changed;
-        self.pending.ops += done.ops;
+        let txn = self.next_txn(frame, &part, after)?;
+        let copied = match op::begins_copied(&part) {
+            true => Some(self.show_copied(frame, &part, bulk)?),
+            false => None,
+        };
+        let (ops, loaded) = copied.unwrap_or((part.ops, 0));
+        self.note_copying(frame, &part);
+        self.enter_txn(&part)?;
+        let done = ops::apply(self.tables(), ops, ops::At::new(frame))?;
+        if done.schema_changed {
+            self.edited();
+        }
+        self.pending.ops += done.ops + loaded;
         self.pending.bytes += frame.payload.len() as u64;
         let mut applied = Applied {
-            ops: done.ops,
+            ops: done.ops + loaded,
             ..Applied::default()
         };
         match part.end_lsn {
@@ -381,57 +441,72 @@ impl Mirror {
                 applied.commit_time = Some(txn.commit_time);
             }
         }
+        if self.loaded {
+            // Else a later frame that fails would have all of it loaded again.
+            self.commit()?;
+        }
         Ok(applied)
     }
 
-    fn tables(&mut self) -> rows::Tables<'_> {
-        rows::Tables {
+    /// The schema is no longer the one in the file.
+    fn edited(&mut self) {
+        self.schema_changed = true;
+        self.schema_edits += 1;
+    }
+
+    fn tables(&mut self) -> ops::Tables<'_> {
+        ops::Tables {
             conn: &self.conn,
             schema: &mut self.schema,
             plans: &mut self.plans,
             local: &self.options.indexes,
+            place: ddl::Place::Shown,
         }
     }
 
-    /// Checks that `part` is what has to come, and opens the SQLite transaction it goes into.
-    fn enter_txn(
-        &mut self,
+    /// The transaction after `part`, which has to be what comes next.
+    fn next_txn(
+        &self,
         frame: &Frame,
         part: &TxnPart<'_>,
         after: Position,
     ) -> Result<OpenTxn, MirrorError> {
         let complete = self.cursor.is_some_and(|cursor| cursor.complete);
-        let txn = match (&self.open, part.start) {
-            (Open::Copy(..), _) => return Err(bad_frame(frame, "a transaction inside a copy")),
-            _ if !complete => return Err(bad_frame(frame, "a transaction before the first copy")),
+        match (&self.open, part.start) {
+            (Open::Copy(..), _) => Err(bad_frame(frame, "a transaction inside a copy")),
+            _ if !complete => Err(bad_frame(frame, "a transaction before the first copy")),
             (Open::Txn(_), Some(_)) => {
-                return Err(bad_frame(frame, "a first part inside another transaction"));
+                Err(bad_frame(frame, "a first part inside another transaction"))
             }
             (Open::Nothing | Open::Group(_), None) => {
-                return Err(bad_frame(frame, "a later part without a first one"));
+                Err(bad_frame(frame, "a later part without a first one"))
             }
             (Open::Txn(txn), None) if txn.final_lsn != part.final_lsn => {
-                return Err(bad_frame(frame, "a part of another transaction"));
+                Err(bad_frame(frame, "a part of another transaction"))
             }
-            (Open::Txn(txn), None) => OpenTxn {
+            (Open::Txn(txn), None) => Ok(OpenTxn {
                 position: after,
                 ..*txn
-            },
-            (Open::Nothing | Open::Group(_), Some(start)) => OpenTxn {
+            }),
+            (Open::Nothing | Open::Group(_), Some(start)) => Ok(OpenTxn {
                 position: after,
                 final_lsn: part.final_lsn,
                 commit_time: start.commit_time,
-            },
-        };
+            }),
+        }
+    }
+
+    /// Opens the SQLite transaction that `part` goes into.
+    fn enter_txn(&mut self, part: &TxnPart<'_>) -> Result<(), MirrorError> {
         // A transaction of several parts gets a SQLite transaction of its own from its first part on, so
         // that dropping it never drops whole ones (I6).
         if part.start.is_some() && part.end_lsn.is_none() {
             self.commit()?;
         }
-        if self.conn.is_autocommit() {
-            self.begin()?;
+        match self.conn.is_autocommit() {
+            true => self.begin(),
+            false => Ok(()),
         }
-        Ok(txn)
     }
 
     fn begin(&self) -> Result<(), MirrorError> {
@@ -453,60 +528,6 @@ impl Mirror {
             // Of an earlier frame; whoever reads an archive notes the new one.
             segment: None,
             ..noted
-        })
-    }
-
-    fn begin_copy(&mut self, frame: &Frame, after: Position) -> Result<Applied, MirrorError> {
-        let begin = CopyBegin::decode(&frame.payload).map_err(decode_error(frame))?;
-        if self.has_open_txn() {
-            return Err(bad_frame(
-                frame,
-                "a copy begins inside another or a transaction",
-            ));
-        }
-        match begin.scope {
-            CopyScope::Genesis(_) if self.cursor.is_some_and(|cursor| cursor.complete) => Err(
-                bad_frame(frame, "a first copy begins after it was complete"),
-            ),
-            CopyScope::Genesis(_) => {
-                self.open = Open::Copy(after, Box::new(begin));
-                Ok(Applied::default())
-            }
-        }
-    }
-
-    fn finish_copy(
-        &mut self,
-        frame: &Frame,
-        after: Position,
-        bulk: &mut dyn BulkSource,
-    ) -> Result<Applied, MirrorError> {
-        let done = CopyDone::decode(&frame.payload).map_err(decode_error(frame))?;
-        let begin = match &self.open {
-            Open::Copy(_, begin) if begin.attempt == done.attempt => begin.as_ref().clone(),
-            _ => return Err(bad_frame(frame, "a copy is done that has not begun")),
-        };
-        let CopyScope::Genesis(schema) = begin.scope;
-        let before = self.cursor.ok_or(MirrorError::NotStarted)?;
-        let ops = load::parts(&mut self.conn, &mut self.wal, &schema, &done, bulk)?;
-        let cursor = Cursor {
-            position: after,
-            // Everything below the snapshot is in the copy; the stream goes on from exactly there.
-            end_lsn: EndLsn(done.snapshot),
-            complete: true,
-            ..before
-        };
-        self.begin()?;
-        load::reveal(&self.conn, &schema)?;
-        local::ensure(&self.conn, &schema, &self.options.indexes)?;
-        self.schema = schema;
-        self.schema_changed = true;
-        self.open = Open::Group(cursor);
-        self.commit()?;
-        Ok(Applied {
-            committed_txn: true,
-            ops,
-            ..Applied::default()
         })
     }
 
@@ -537,6 +558,7 @@ impl Mirror {
             None => (None, Schema::default()),
         };
         self.schema_changed = false;
+        self.schema_edits += 1;
         Ok(())
     }
 }

@@ -1,53 +1,21 @@
-//! Operations on rows: one prepared statement a table and verb, one more for each set of columns that masked
+//! Changes of rows: one prepared statement a table and verb, one more for each set of columns that masked
 //! updates bring. Values go from the frame's bytes into SQLite without a copy of ours.
 //!
 //! Nothing here repairs: a row that is not there, or one that is there already, is a divergence.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
-
-use rindle_proto::change::SchemaChange;
 use rindle_proto::error::DecodeError;
-use rindle_proto::frame::Frame;
-use rindle_proto::ids::{Lsn, Seq};
-use rindle_proto::op::{Op, Ops};
+use rindle_proto::op::Op;
 use rindle_proto::pgtype::Kind;
 use rindle_proto::row::Row;
-use rindle_proto::schema::{Schema, Table, TableId};
+use rindle_proto::schema::{SchemaError, Table, TableId};
 use rindle_proto::value::ValueRef;
 use rusqlite::{CachedStatement, Connection, ffi};
 
-use super::ddl::{self, ChangeError, quote};
-use super::error::MirrorError;
-use super::local::LocalIndex;
+use super::ddl::quote;
+use super::leaf::{self, RowIds};
 
 /// Masks remembered a table. An application updates few sets of columns; beyond this the oldest is forgotten.
 const MASKS: usize = 64;
-
-/// What operations act on.
-pub(super) struct Tables<'m> {
-    pub(super) conn: &'m Connection,
-    pub(super) schema: &'m mut Schema,
-    pub(super) plans: &'m mut Plans,
-    pub(super) local: &'m [LocalIndex],
-}
-
-/// Which frame the operations are of; for errors.
-#[derive(Clone, Copy)]
-pub(super) struct At {
-    seq: Seq,
-    lsn: Lsn,
-}
-
-/// What a part's operations did.
-pub(super) struct Done {
-    pub(super) ops: u64,
-    pub(super) schema_changed: bool,
-}
-
-/// The statements of all tables in use, by table.
-#[derive(Debug, Default)]
-pub(super) struct Plans(HashMap<TableId, Plan>);
 
 /// The statements of one table.
 #[derive(Debug)]
@@ -62,6 +30,8 @@ pub(super) struct Plan {
     delete: String,
     /// Newest first.
     masks: Vec<(Mask, String)>,
+    /// Of a partition that has an id of its own.
+    row_ids: Option<RowIds>,
 }
 
 /// Which columns an update brings, and whether it changes the key.
@@ -120,128 +90,8 @@ impl From<rusqlite::Error> for RowError {
     }
 }
 
-impl At {
-    pub(super) fn new(frame: &Frame) -> Self {
-        Self {
-            seq: frame.seq,
-            lsn: frame.lsn,
-        }
-    }
-
-    fn bad(self, reason: String) -> MirrorError {
-        MirrorError::BadFrame {
-            seq: self.seq,
-            lsn: self.lsn,
-            reason,
-        }
-    }
-
-    fn decode(self, source: DecodeError) -> MirrorError {
-        MirrorError::Decode {
-            seq: self.seq,
-            lsn: self.lsn,
-            source,
-        }
-    }
-
-    fn row(self, table: &str, error: RowError) -> MirrorError {
-        let divergence = |what| MirrorError::Divergence {
-            table: table.to_owned(),
-            what,
-            seq: self.seq,
-            lsn: self.lsn,
-        };
-        match error {
-            RowError::Decode(error) => self.decode(error),
-            RowError::Sqlite(source) => MirrorError::Sqlite {
-                doing: "apply an operation",
-                source,
-            },
-            RowError::Bad(reason) => self.bad(format!("table {table:?}: {reason}")),
-            RowError::Duplicate => divergence("a row with the new row's key exists"),
-            RowError::Missing => divergence("no row has the key of an update or delete"),
-        }
-    }
-}
-
-impl Plans {
-    pub(super) fn clear(&mut self) {
-        self.0.clear();
-    }
-
-    fn get<'p>(
-        &'p mut self,
-        schema: &Schema,
-        id: TableId,
-        at: At,
-    ) -> Result<&'p mut Plan, MirrorError> {
-        match self.0.entry(id) {
-            Entry::Occupied(known) => Ok(known.into_mut()),
-            Entry::Vacant(place) => {
-                let table = schema
-                    .table(id)
-                    .ok_or_else(|| at.bad(format!("table #{} is not mirrored", id.0)))?;
-                Ok(place.insert(Plan::new(table, &table.mirror_name())))
-            }
-        }
-    }
-}
-
-/// Applies the operations of one part, in order.
-pub(super) fn apply(mut tables: Tables<'_>, ops: &[u8], at: At) -> Result<Done, MirrorError> {
-    let mut done = Done {
-        ops: 0,
-        schema_changed: false,
-    };
-    let mut held = Held {
-        conn: tables.conn,
-        last: None,
-    };
-    for op in Ops::new(ops) {
-        let op = op.map_err(|error| at.decode(error))?;
-        done.ops += 1;
-        match op {
-            Op::Insert { table, .. }
-            | Op::Update { table, .. }
-            | Op::Rekey { table, .. }
-            | Op::Delete { table, .. } => {
-                let plan = tables.plans.get(tables.schema, table, at)?;
-                held.row(table, plan, &op)
-                    .map_err(|error| at.row(&plan.name, error))?;
-            }
-            Op::Truncate { tables: list } => {
-                for table in list {
-                    let plan = tables.plans.get(tables.schema, table, at)?;
-                    ddl::run(tables.conn, &format!("DELETE FROM {}", quote(&plan.name)))?;
-                }
-            }
-            Op::Schema(change) => {
-                held.last = None;
-                done.schema_changed = true;
-                tables.change(&change, at)?;
-            }
-        }
-    }
-    Ok(done)
-}
-
-impl Tables<'_> {
-    fn change(&mut self, change: &SchemaChange, at: At) -> Result<(), MirrorError> {
-        self.plans.clear();
-        self.conn.flush_prepared_statement_cache();
-        ddl::change(self.conn, self.schema, change, self.local).map_err(|error| match error {
-            ChangeError::Mirror(error) => error,
-            ChangeError::Schema(source) => MirrorError::Schema {
-                seq: at.seq,
-                lsn: at.lsn,
-                source,
-            },
-        })
-    }
-}
-
 /// The statement used last stays at hand: most operations follow one of their own kind.
-struct Held<'c> {
+pub(super) struct Held<'c> {
     conn: &'c Connection,
     last: Option<((TableId, Verb), CachedStatement<'c>)>,
 }
@@ -256,11 +106,26 @@ enum Verb {
 }
 
 impl<'c> Held<'c> {
-    fn row(&mut self, table: TableId, plan: &mut Plan, op: &Op<'_>) -> Result<(), RowError> {
+    pub(super) fn new(conn: &'c Connection) -> Self {
+        Self { conn, last: None }
+    }
+
+    /// Gives the statement back: the schema is about to change.
+    pub(super) fn release(&mut self) {
+        self.last = None;
+    }
+
+    pub(super) fn row(
+        &mut self,
+        table: TableId,
+        plan: &mut Plan,
+        op: &Op<'_>,
+    ) -> Result<(), RowError> {
         match op {
             Op::Insert { row, .. } => {
+                let conn = self.conn;
                 let statement = self.statement(table, Verb::Insert, &plan.insert)?;
-                insert(statement, plan, row)
+                insert(conn, statement, plan, row)
             }
             Op::Update { row, .. } => self.update(table, plan, None, row),
             Op::Rekey { old_key, row, .. } => self.update(table, plan, Some(old_key), row),
@@ -269,7 +134,9 @@ impl<'c> Held<'c> {
                 plan.bind_key(statement, key, 0)?;
                 one_row(statement)
             }
-            Op::Truncate { .. } | Op::Schema(_) => Ok(()),
+            Op::Truncate { .. } | Op::Schema(_) | Op::Facts(_) | Op::Copied(_) | Op::Copying(_) => {
+                Ok(())
+            }
         }
     }
 
@@ -347,8 +214,9 @@ impl<'c> Held<'c> {
 
 /// Runs a bound insert.
 pub(super) fn insert(
+    conn: &Connection,
     statement: &mut CachedStatement<'_>,
-    plan: &Plan,
+    plan: &mut Plan,
     row: &Row<'_>,
 ) -> Result<(), RowError> {
     plan.check_len(row)?;
@@ -356,6 +224,9 @@ pub(super) fn insert(
         if !plan.bind(statement, at, cell?)? {
             return Err(RowError::Bad("a cell of a new row is marked unchanged"));
         }
+    }
+    if let Some(row_ids) = &mut plan.row_ids {
+        statement.raw_bind_parameter(plan.fields.len() + 1, row_ids.take(conn)?)?;
     }
     one_row(statement)
 }
@@ -368,8 +239,12 @@ fn one_row(statement: &mut CachedStatement<'_>) -> Result<(), RowError> {
 }
 
 impl Plan {
-    /// The statements of `table`, whose name in the file is `name`.
-    pub(super) fn new(table: &Table, name: &str) -> Self {
+    /// The statements of `table`, whose name in the file is `name`; new rows are those of partition `leaf`.
+    pub(super) fn new(
+        table: &Table,
+        name: &str,
+        leaf: Option<TableId>,
+    ) -> Result<Self, SchemaError> {
         let field = |at: usize| {
             let column = &table.columns[at];
             Field {
@@ -391,8 +266,13 @@ impl Plan {
             rekey: String::new(),
             delete: String::new(),
             masks: Vec::new(),
+            row_ids: None,
         };
-        let names: Vec<&str> = plan.fields.iter().map(|f| f.name.as_str()).collect();
+        let mut names: Vec<&str> = plan.fields.iter().map(|f| f.name.as_str()).collect();
+        if let Some(leaf) = leaf {
+            names.push(leaf::column(table)?);
+            plan.row_ids = Some(RowIds::new(table, name, leaf)?);
+        }
         let places: Vec<String> = (1..=names.len()).map(|at| format!("?{at}")).collect();
         plan.insert = format!(
             "INSERT INTO {} ({}) VALUES ({})",
@@ -407,11 +287,16 @@ impl Plan {
         );
         plan.update = plan.update_sql(false, |_| true);
         plan.rekey = plan.update_sql(true, |_| true);
-        plan
+        Ok(plan)
     }
 
     pub(super) fn insert(&self) -> &str {
         &self.insert
+    }
+
+    /// Of the table, in the file.
+    pub(super) fn name(&self) -> &str {
+        &self.name
     }
 
     /// Cells are bound by their position from 1, the old key of a rekey after all cells.

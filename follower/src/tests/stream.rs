@@ -104,6 +104,10 @@ async fn other_generation_is_made_beside_and_swapped_when_complete() {
     env.until_applied(3).await;
     env.until_ready().await;
     let boot = env.state.boot_id();
+    assert!(
+        env.db().is_symlink(),
+        "a reader never pairs one mirror with another's log"
+    );
 
     let mut new = Log::of(other);
     copied(&mut new);

@@ -7,17 +7,21 @@ use futures_util::StreamExt;
 use rindle_archive::{BulkError, Kind, failpoint};
 use rindle_proto::body::BulkPart;
 use rindle_proto::row::put_row_head;
-use rindle_proto::schema::Table;
+use rindle_proto::schema::{Table, TableId};
 use tokio_postgres::Client;
 
-use super::{CopyError, Range, Shared, import_snapshot};
+use super::{CopyError, Pace, Range, Shared};
 use crate::assemble::put_value;
 use crate::pg::copytext::RowDecoder;
 use crate::pg::pgoutput::Cell;
+use crate::pg::snapshot;
 use crate::ship::{chain, told};
 
 /// A bulk part is closed at this many bytes of rows.
 const PART_BYTES: usize = 8 << 20;
+
+/// Bytes of rows after which a paced copy looks at the clock.
+const STEP_BYTES: usize = 64 << 10;
 
 /// Pauses before a range is copied again.
 const RETRY_MIN: Duration = Duration::from_millis(200);
@@ -36,6 +40,32 @@ struct Worker {
     checker: Client,
     rows: RowDecoder,
     scratch: String,
+    clock: Clock,
+}
+
+/// Holds a copy to its pace.
+struct Clock {
+    pace: Pace,
+    /// Rows read since then are accounted for.
+    free_at: tokio::time::Instant,
+    bytes: usize,
+}
+
+impl Clock {
+    /// Waits until that many bytes more may have been read. Time in which nothing was read is not made up for.
+    async fn read(&mut self, bytes: usize) {
+        let Pace::Gentle(per_second) = self.pace else {
+            return;
+        };
+        self.bytes += bytes;
+        if self.bytes < STEP_BYTES {
+            return;
+        }
+        let took = Duration::from_secs_f64(self.bytes as f64 / per_second.max(1) as f64);
+        self.bytes = 0;
+        self.free_at = self.free_at.max(tokio::time::Instant::now()) + took;
+        tokio::time::sleep_until(self.free_at).await;
+    }
 }
 
 /// The rows of a part that is being filled.
@@ -64,6 +94,11 @@ pub(super) async fn run(shared: Arc<Shared>) -> Result<(), CopyError> {
         checker,
         rows: RowDecoder::new(),
         scratch: String::new(),
+        clock: Clock {
+            pace: shared.job.pace,
+            free_at: tokio::time::Instant::now(),
+            bytes: 0,
+        },
     };
     while let Some(range) = shared.next_range() {
         let mut pause = RETRY_MIN;
@@ -92,7 +127,7 @@ impl Worker {
         };
         let begin = format!(
             "{}; LOCK TABLE ONLY {} IN ACCESS SHARE MODE",
-            import_snapshot(&self.shared.job.snapshot),
+            snapshot::import(&self.shared.job.snapshot),
             range.table.quoted_name
         );
         self.reader.batch_execute(&begin).await.map_err(failed)?;
@@ -121,15 +156,22 @@ impl Worker {
                 table,
                 &line,
             )?;
+            self.clock.read(line.len()).await;
             if filling.rows.len() >= PART_BYTES {
-                match put_part(&self.shared, table, std::mem::take(&mut filling)).await {
+                match put_part(
+                    &self.shared,
+                    range.table.target,
+                    std::mem::take(&mut filling),
+                )
+                .await
+                {
                     Ok(part) => parts.push(part),
                     Err(error) => return interrupted(error),
                 }
             }
         }
         if filling.count > 0 {
-            match put_part(&self.shared, table, filling).await {
+            match put_part(&self.shared, range.table.target, filling).await {
                 Ok(part) => parts.push(part),
                 Err(error) => return interrupted(error),
             }
@@ -223,12 +265,16 @@ fn add_row(
 }
 
 /// Writes one part. A part whose write failed is written anew, under another number, with its range.
-async fn put_part(shared: &Shared, table: &Table, filled: Filling) -> Result<BulkPart, BulkError> {
+async fn put_part(
+    shared: &Shared,
+    target: TableId,
+    filled: Filling,
+) -> Result<BulkPart, BulkError> {
     let number = shared.next_part_number();
     let job = &shared.job;
     let put = job
         .archive
-        .put_bulk(job.attempt, number, table.id, filled.count, filled.rows);
+        .put_bulk(job.attempt, number, target, filled.count, filled.rows);
     let part = told(&job.state, put).await?;
     failpoint::reach(failpoint::GATEWAY_PART_DURABLE);
     Ok(part)

@@ -1,9 +1,10 @@
 //! One follower's stream, from its position to the head and on.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rindle_proto::ids::{Digest, Generation, Lsn, Position, Seq};
+use rindle_proto::ids::{Digest, Epoch, Generation, Lsn, Position, Seq, Timeline};
 use rindle_proto::rpc::restore::Reason;
 use rindle_proto::rpc::subscribe_reply::Reply;
 use rindle_proto::rpc::{FramePiece, Opened, Progress, Restore, SubscribeReply, SubscribeRequest};
@@ -11,6 +12,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tonic::Status;
 
+use super::attached::{Attached, Place, Sent};
 use super::{Fanout, archived, pieces};
 use crate::live::{Live, Visible};
 use crate::log::Located;
@@ -31,10 +33,12 @@ pub(super) enum Stop {
 #[derive(Debug)]
 pub(super) struct Subscriber {
     pub(super) fanout: Fanout,
-    pub(super) live: Arc<Live>,
+    /// The session that is served; none when this gateway halted before it had one. The archive alone is served then.
+    live: Option<Arc<Live>>,
     pub(super) at: Position,
     pub(super) can_restore: bool,
     pub(super) commit_lsn: Lsn,
+    pub(super) attached: Attached,
     generation: Option<Generation>,
     follower: String,
     replies: mpsc::Sender<Result<SubscribeReply, Status>>,
@@ -43,8 +47,9 @@ pub(super) struct Subscriber {
 impl Subscriber {
     pub(super) fn new(
         fanout: Fanout,
-        live: Arc<Live>,
+        live: Option<Arc<Live>>,
         request: SubscribeRequest,
+        peer: Option<SocketAddr>,
         replies: mpsc::Sender<Result<SubscribeReply, Status>>,
     ) -> Result<Self, Status> {
         let invalid = |what: &str| Status::invalid_argument(format!("subscribe: {what}"));
@@ -53,7 +58,7 @@ impl Subscriber {
             id => Some(id.parse().map_err(|error| invalid(&format!("{error}")))?),
         };
         let at = match request.seq {
-            0 => Position::start(live.generation),
+            0 => Position::start(fanout.state.record().generation),
             seq => {
                 let chain = request.chain[..].try_into();
                 let chain = chain.map_err(|_length| invalid("chain must be 32 bytes"))?;
@@ -63,12 +68,21 @@ impl Subscriber {
                 }
             }
         };
+        let commit_lsn = Lsn(request.commit_lsn);
+        let sent = Sent {
+            seq: at.seq,
+            through: (commit_lsn > Lsn(0)).then_some(commit_lsn),
+            place: Place::Elsewhere("its place is looked for"),
+        };
+        let followers = fanout.state.followers();
+        let attached = followers.attach(&request.follower, peer, sent);
         Ok(Self {
             fanout,
             live,
             at,
             can_restore: request.can_restore,
-            commit_lsn: Lsn(request.commit_lsn),
+            commit_lsn,
+            attached,
             generation,
             follower: request.follower,
             replies,
@@ -77,19 +91,17 @@ impl Subscriber {
 
     /// Serves until the follower leaves or the session ends.
     pub(super) async fn run(mut self) {
-        self.fanout.state.count_follower(1);
         tracing::info!(follower = %self.follower, seq = %self.at.seq, "a follower attached");
         let mut session = self.fanout.state.live();
-        let live = Arc::clone(&self.live);
+        let live = self.live.clone();
         let replaced =
-            session.wait_for(|now| now.as_ref().is_none_or(|now| !Arc::ptr_eq(now, &live)));
+            session.wait_for(|now| now.as_ref().map(Arc::as_ptr) != live.as_ref().map(Arc::as_ptr));
         let gone = self.replies.clone();
         let ended = tokio::select! {
             ended = self.serve() => ended,
             _ = replaced => Stop::Failed(Status::unavailable("the gateway's session ended")),
             () = gone.closed() => Stop::Done,
         };
-        self.fanout.state.count_follower(-1);
         tracing::info!(follower = %self.follower, seq = %self.at.seq, ?ended, "a follower left");
         if let Stop::Failed(status) = ended {
             // Best effort: a follower that does not read is not waited for.
@@ -107,30 +119,23 @@ impl Subscriber {
     }
 
     async fn stream(&mut self) -> Result<std::convert::Infallible, Stop> {
-        let opened = Opened {
-            generation: self.live.generation.to_string(),
-            epoch: self.live.epoch.0,
-            timeline: self.live.timeline.0,
-        };
+        let opened = self.opened().await?;
         self.send(Reply::Opened(opened)).await?;
-        if self
-            .generation
-            .is_some_and(|generation| generation != self.live.generation)
-        {
+        let served = self.fanout.state.record().generation;
+        if self.generation.is_some_and(|asked| asked != served) {
             return Err(self
                 .restore(Reason::OtherGeneration, "another generation is served")
                 .await);
         }
+        let Some(live) = self.live.clone() else {
+            return archived::follow(self).await;
+        };
         loop {
-            let located = self
-                .live
-                .log
-                .locate(self.at)
-                .map_err(|error| failed(&error))?;
+            let located = live.log.locate(self.at).map_err(|error| failed(&error))?;
             match located {
-                Located::At(offset) => self.send_log(offset).await?,
-                Located::Below => archived::send_tail(self).await?,
-                Located::Above => self.wait_until_known().await?,
+                Located::At(offset) => self.send_log(&live, offset).await?,
+                Located::Below => archived::send_tail(self, &live).await?,
+                Located::Above => self.wait_until_known(&live).await?,
                 Located::Differs => {
                     let why = "the follower's last frame is not the gateway's of that number";
                     return Err(self.restore(Reason::ChainDiffers, why).await);
@@ -139,16 +144,35 @@ impl Subscriber {
         }
     }
 
+    async fn opened(&self) -> Result<Opened, Stop> {
+        let (epoch, timeline) = match &self.live {
+            Some(live) => (live.epoch, live.timeline),
+            None => {
+                let head = self
+                    .fanout
+                    .log
+                    .head()
+                    .await
+                    .map_err(|error| failed(&error))?;
+                head.map_or((Epoch(0), Timeline(0)), |head| (head.epoch, head.timeline))
+            }
+        };
+        Ok(Opened {
+            generation: self.fanout.state.record().generation.to_string(),
+            epoch: epoch.0,
+            timeline: timeline.0,
+        })
+    }
+
     /// Sends from the log until the reader's place was trimmed away.
-    async fn send_log(&mut self, mut offset: u64) -> Result<(), Stop> {
-        let mut visible = self.live.visible();
+    async fn send_log(&mut self, live: &Live, mut offset: u64) -> Result<(), Stop> {
+        let mut visible = live.visible();
         let mut told = Instant::now() - PROGRESS_INTERVAL;
         let mut last: Option<Visible> = None;
         loop {
             let now = *visible.borrow_and_update();
             while offset < now.offset {
-                let piece = self
-                    .live
+                let piece = live
                     .log
                     .read(offset, now.offset)
                     .map_err(|error| failed(&error))?;
@@ -161,9 +185,15 @@ impl Subscriber {
                 };
                 offset += piece.len() as u64;
                 self.send(Reply::Frames(FramePiece { data: piece })).await?;
+                self.attached.moved(Place::Log(offset));
             }
+            self.attached.sent(Sent {
+                seq: now.seq.max(self.at.seq),
+                through: Some(now.through),
+                place: Place::Log(offset),
+            });
             if last.is_none_or(|last| last != now) && told.elapsed() >= PROGRESS_INTERVAL {
-                self.progress(now).await?;
+                self.progress(live, now).await?;
                 (told, last) = (Instant::now(), Some(now));
             }
             let untold = last != Some(now);
@@ -178,8 +208,10 @@ impl Subscriber {
 
     /// The follower is ahead of this session: it may go on once the stream brings its last frame again under the
     /// same chain. When the stream has passed its commit and its frame did not come, it never will.
-    async fn wait_until_known(&mut self) -> Result<(), Stop> {
-        let mut visible = self.live.visible();
+    async fn wait_until_known(&mut self, live: &Live) -> Result<(), Stop> {
+        let ahead = "it is ahead of the stream, which brings the same again";
+        self.attached.moved(Place::Elsewhere(ahead));
+        let mut visible = live.visible();
         let (seq, commit) = (self.at.seq, self.commit_lsn);
         let seen = visible
             .wait_for(|now| now.seq >= seq || (commit != Lsn(0) && now.through >= commit))
@@ -193,8 +225,8 @@ impl Subscriber {
         Err(self.restore(Reason::ChainDiffers, why).await)
     }
 
-    async fn progress(&mut self, now: Visible) -> Result<(), Stop> {
-        let durable = self.live.durable().borrow().mark.position.seq;
+    async fn progress(&mut self, live: &Live, now: Visible) -> Result<(), Stop> {
+        let durable = live.durable().borrow().mark.position.seq;
         self.send(Reply::Progress(Progress {
             through_lsn: now.through.0,
             head_seq: now.seq.0,
@@ -205,7 +237,7 @@ impl Subscriber {
 
     /// Tells the follower that it cannot go on from its position.
     pub(super) async fn restore(&mut self, reason: Reason, detail: &str) -> Stop {
-        let generation = self.live.generation.to_string();
+        let generation = self.fanout.state.record().generation.to_string();
         let restore = Restore {
             reason: reason.into(),
             detail: detail.to_owned(),

@@ -1,6 +1,6 @@
 //! Why a command did not do its work.
 
-use rindle_archive::{ArchiveError, Kind};
+use rindle_archive::{ArchiveError, ImageError, Kind, ReadError, TakeOverError};
 
 use super::admission::Finding;
 use crate::pg::catalog::CatalogError;
@@ -61,6 +61,15 @@ pub enum LifecycleError {
     /// The archive did not do what was asked.
     #[error("archive")]
     Archive(#[from] ArchiveError),
+    /// The log could not be sealed.
+    #[error("seal the log")]
+    Seal(#[source] TakeOverError),
+    /// The log could not be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// The images could not be read.
+    #[error("images")]
+    Image(#[source] ImageError),
 }
 
 /// Everything that is wrong, told at once.
@@ -98,6 +107,9 @@ impl LifecycleError {
             LifecycleError::Archive(error) => error.kind() == Kind::Refused,
             LifecycleError::Catalog(CatalogError::NoPublication { .. }) => true,
             LifecycleError::Connect(_)
+            | LifecycleError::Image(_)
+            | LifecycleError::Read(_)
+            | LifecycleError::Seal(_)
             | LifecycleError::Postgres { .. }
             | LifecycleError::Session { .. }
             | LifecycleError::Blocked { .. }
@@ -112,6 +124,14 @@ impl LifecycleError {
         move |source| Self::Postgres {
             doing: doing.to_owned(),
             source,
+        }
+    }
+}
+
+impl From<Finding> for Refusal {
+    fn from(finding: Finding) -> Self {
+        Self {
+            findings: vec![finding],
         }
     }
 }

@@ -5,36 +5,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use rindle_archive::generation::FORMAT;
 use rindle_archive::{Archive, ArchiveError, GenerationRecord};
-use rindle_proto::ids::{Generation, SourceName};
+use rindle_proto::ids::Generation;
 
-use super::admission::{self, Finding, facts};
+use super::admission::Finding;
+use super::admission::posture::Posture;
+use super::admission::provider;
 use super::error::{LifecycleError, Refusal};
-use super::names::{TableName, publication_name};
-use crate::pg::catalog::{CatalogView, Unfit};
-use crate::pg::conn::{self, ConnectError};
-use crate::pg::endpoint::Endpoint;
-use crate::pg::walsender::{SystemIdentity, WalStream};
-
-/// What a generation survives: a failover of the source needs a new one.
-const POSTURE: &str = "fencing";
-
-/// Server errors that say that the role may not replicate.
-const NO_RIGHT: &str = "42501";
-/// Server error when every WAL sender is in use.
-const TOO_MANY: &str = "53300";
-
-/// What to mint.
-#[derive(Clone, Debug)]
-pub struct MintRequest {
-    /// Where Postgres is, as the role that the gateway will use.
-    pub endpoint: Endpoint,
-    /// The source.
-    pub source: SourceName,
-    /// The publication; `rindle_<source>` by default.
-    pub publication: Option<String>,
-    /// Tables that the publication must carry.
-    pub tables: Vec<TableName>,
-}
+use super::examine::{SourceRequest, examine};
+use crate::pg::catalog::Unfit;
 
 /// A new generation.
 #[derive(Clone, Debug)]
@@ -43,21 +21,28 @@ pub struct Minted {
     pub record: GenerationRecord,
     /// The generation that the source's pointer names now: this one when there was none.
     pub current: Generation,
+    /// Where the provider carries the slot: what the operator does before the gateway first starts.
+    pub registration: Option<String>,
+    /// What an operator should know.
+    pub findings: Vec<Finding>,
 }
 
 /// Mints a generation, and makes it the source's current one when there is none yet.
 ///
 /// # Errors
 /// With everything that is wrong when the source cannot be mirrored exactly; when Postgres or the archive fails.
-pub async fn mint(archive: &Archive, request: &MintRequest) -> Result<Minted, LifecycleError> {
+pub async fn mint(archive: &Archive, request: &SourceRequest) -> Result<Minted, LifecycleError> {
     // First, so that an archive that is not there is told before Postgres is asked.
     let current = archive.current().await?;
-    let admitted = admit(request).await?;
-    let Admitted {
-        view,
-        identity,
-        publication,
-    } = admitted;
+    let examined = examine(request, "mint", false).await?;
+    let findings = examined.findings;
+    let (Some(view), Some(identity), false) = (
+        examined.facts.view,
+        examined.identity,
+        findings.iter().any(Finding::is_fatal),
+    ) else {
+        return Err(Refusal { findings }.into());
+    };
     let schema = view.schema().map_err(unfit)?;
     let generation = Generation(ulid::Ulid::generate());
     let record = GenerationRecord {
@@ -67,8 +52,8 @@ pub async fn mint(archive: &Archive, request: &MintRequest) -> Result<Minted, Li
         timeline: identity.timeline,
         database: identity.dbname,
         slot: request.source.slot_name(generation),
-        publication,
-        posture: POSTURE.to_owned(),
+        publication: examined.facts.publication,
+        posture: examined.posture.word().to_owned(),
         minted_at_ms: now_ms(),
         schema,
         format: FORMAT,
@@ -78,7 +63,13 @@ pub async fn mint(archive: &Archive, request: &MintRequest) -> Result<Minted, Li
         Some(current) => current.generation,
         None => set_first(archive, generation).await?,
     };
-    Ok(Minted { record, current })
+    let registers = examined.posture == Posture::ProviderManaged;
+    Ok(Minted {
+        registration: registers.then(|| provider::registration(examined.provider, &record.slot)),
+        record,
+        current,
+        findings,
+    })
 }
 
 /// Something that no check named.
@@ -86,80 +77,6 @@ pub async fn mint(archive: &Archive, request: &MintRequest) -> Result<Minted, Li
 pub(super) fn unfit(unfit: Unfit) -> LifecycleError {
     let why = "the mirror could not equal the source";
     Finding::fatal("Unfit", unfit.to_string(), why, "see what was seen").into()
-}
-
-/// What admission leaves behind.
-struct Admitted {
-    view: CatalogView,
-    identity: SystemIdentity,
-    publication: String,
-}
-
-async fn admit(request: &MintRequest) -> Result<Admitted, LifecycleError> {
-    let application_name = format!("rindle-mint {}", request.source);
-    let client = conn::connect(&request.endpoint, &application_name)
-        .await
-        .map_err(|error| match error.is_standby() {
-            true => admission::standby().into(),
-            false => LifecycleError::from(error),
-        })?;
-    let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
-    client
-        .batch_execute(begin)
-        .await
-        .map_err(LifecycleError::postgres("begin"))?;
-    let default = || publication_name(&request.source);
-    let publication = request.publication.clone().unwrap_or_else(default);
-    let source = facts::read(&client, &publication).await?;
-    client
-        .batch_execute("COMMIT")
-        .await
-        .map_err(LifecycleError::postgres("commit"))?;
-    let mut findings = admission::check(&source, &request.tables);
-    let identity = match identify(request, &application_name).await? {
-        Ok(identity) => Some(identity),
-        Err(finding) => {
-            // A full server is told once.
-            let known = finding.filter(|new| findings.iter().all(|old| old.id != new.id));
-            findings.extend(known);
-            None
-        }
-    };
-    match (source.view, identity) {
-        (Some(view), Some(identity)) if !findings.iter().any(Finding::is_fatal) => Ok(Admitted {
-            view,
-            identity,
-            publication,
-        }),
-        _ => Err(Refusal { findings }.into()),
-    }
-}
-
-/// Opens a replication session and asks who the server is: only this shows that the role may stream.
-async fn identify(
-    request: &MintRequest,
-    application_name: &str,
-) -> Result<Result<SystemIdentity, Option<Finding>>, LifecycleError> {
-    let mut session = match WalStream::connect(&request.endpoint, application_name).await {
-        Ok(session) => session,
-        Err(error) => return refused_session(error, &request.endpoint.user).map(Err),
-    };
-    let doing = "identify the server";
-    let identity = session.identify_system().await;
-    let identity = identity.map_err(|source| LifecycleError::Session { doing, source })?;
-    session.close().await;
-    Ok(Ok(identity))
-}
-
-fn refused_session(error: ConnectError, role: &str) -> Result<Option<Finding>, LifecycleError> {
-    match error.sqlstate() {
-        Some(NO_RIGHT) => Ok(Some(admission::no_replication_right(
-            role,
-            &error.to_string(),
-        ))),
-        Some(TOO_MANY) => Ok(Some(admission::no_free_sender(&error.to_string()))),
-        _ => Err(error.into()),
-    }
 }
 
 /// Sets the pointer of a source that had none. Somebody else may have been first; theirs stands then.
@@ -178,7 +95,7 @@ async fn set_first(
 }
 
 /// Told to people, decides nothing.
-fn now_ms() -> i64 {
+pub(super) fn now_ms() -> i64 {
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();

@@ -3,6 +3,8 @@
 //! What is there is read first ([`present`]); [`plan`] is pure and says what to run. A publication that is not in
 //! the ledger is somebody else's: it is used as it is. Nothing is changed when anything is refused.
 
+mod capture;
+mod grants;
 mod ledger;
 mod plan;
 mod present;
@@ -13,14 +15,14 @@ use rindle_proto::ids::SourceName;
 use serde::Serialize;
 use tokio_postgres::Client;
 
-use super::admission::{self, Finding, Level, breaks_writes, facts};
+use super::admission::{self, Asked, Finding, Level, breaks_writes, facts};
 use super::error::{LifecycleError, Refusal};
 use super::names::{TableName, publication_name};
 use crate::pg::conn;
 use crate::pg::endpoint::Endpoint;
 
 /// Key of the advisory lock that lets one `prepare` of a database run at a time.
-const LOCK_KEY: i64 = 0x7269_6e64_6c65_0001;
+pub(super) const LOCK_KEY: i64 = 0x7269_6e64_6c65_0001;
 
 /// What to prepare.
 #[derive(Clone, Debug)]
@@ -33,6 +35,8 @@ pub struct PrepareRequest {
     pub publication: Option<String>,
     /// Tables to publish. None means those of the publication that exists.
     pub tables: Vec<TableName>,
+    /// Give this role what the gateway needs.
+    pub role: Option<String>,
     /// Make and publish the table through which applications confirm their mutations.
     pub client_mutations: bool,
     /// Take tables out of our publication that are not named.
@@ -61,6 +65,8 @@ pub struct Prepared {
     pub removed_tables: Vec<TableName>,
     /// Tables in it that were not named.
     pub extra_tables: Vec<TableName>,
+    /// What of the capture of schema changes had been changed since it was made, and is as it was again.
+    pub repaired: Vec<String>,
     /// What `mint` would refuse as things are now, and what an operator should know.
     pub findings: Vec<Finding>,
 }
@@ -95,25 +101,44 @@ pub async fn prepare(request: &PrepareRequest) -> Result<Prepared, LifecycleErro
         added_tables: plan.added,
         removed_tables: plan.removed,
         extra_tables: plan.extra,
+        repaired: plan.repaired,
         findings: Vec::new(),
         publication,
     };
+    if !request.dry_run {
+        run(&client, &prepared.statements).await?;
+    }
+    let mut told = plan.told;
+    if let Some(role) = &request.role {
+        let there = !request.dry_run || present.server.schema;
+        let grants = grants::lacking(&client, request, &prepared.publication, role, there).await?;
+        if !request.dry_run {
+            run(&client, &grants.statements).await?;
+            run(&client, &grants.quiet).await?;
+        }
+        prepared.statements.extend(grants.statements);
+        told.extend(grants.findings);
+    }
     if request.dry_run {
+        prepared.findings = told;
         return Ok(prepared);
     }
-    for statement in &prepared.statements {
-        let doing = format!("run {statement}");
-        client
-            .batch_execute(statement)
-            .await
-            .map_err(LifecycleError::postgres(&doing))?;
-    }
     prepared.findings = check(&client, &prepared, &request.tables).await?;
+    prepared.findings.extend(told);
     client
         .batch_execute("COMMIT")
         .await
         .map_err(LifecycleError::postgres("commit"))?;
     Ok(prepared)
+}
+
+async fn run(client: &Client, statements: &[String]) -> Result<(), LifecycleError> {
+    for statement in statements {
+        let doing = format!("run {}", statement.lines().next().unwrap_or_default());
+        let done = client.batch_execute(statement).await;
+        done.map_err(LifecycleError::postgres(&doing))?;
+    }
+    Ok(())
 }
 
 /// Looks at the publication as it would be after COMMIT. What would break the application's own writes is refused;
@@ -123,13 +148,19 @@ async fn check(
     prepared: &Prepared,
     wanted: &[TableName],
 ) -> Result<Vec<Finding>, LifecycleError> {
-    let source = facts::read(client, &prepared.publication).await?;
-    let findings = admission::check(&source, wanted);
+    let source = facts::read(client, &prepared.publication, wanted).await?;
+    let asked = Asked {
+        tables: wanted,
+        ..Asked::default()
+    };
+    let findings = admission::check(&source, &asked);
     if prepared.ours && findings.iter().any(breaks_writes) {
         let findings = findings.into_iter().filter(breaks_writes).collect();
         return Err(Refusal { findings }.into());
     }
-    let mut findings: Vec<Finding> = findings.into_iter().map(Finding::warning).collect();
+    // What it only is good to know, preflight tells.
+    let fatal = findings.into_iter().filter(Finding::is_fatal);
+    let mut findings: Vec<Finding> = fatal.map(Finding::warning).collect();
     if prepared.ours && !prepared.extra_tables.is_empty() {
         let names: Vec<String> = prepared
             .extra_tables

@@ -3,6 +3,7 @@
 
 mod archive;
 mod postgres;
+mod standby;
 #[cfg(test)]
 mod tests;
 mod verdict;
@@ -11,12 +12,14 @@ use std::collections::BTreeMap;
 
 use rindle_archive::Archive;
 use rindle_proto::ids::{Generation, SourceName};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use self::archive::{ArchiveStatus, GenerationStatus, ImageStatus};
 pub use self::postgres::{PostgresStatus, SlotStatus};
+pub use self::standby::StandbyStatus;
 pub use self::verdict::Verdict;
+use crate::fanout::FollowerView;
 use crate::pg::endpoint::Endpoint;
 
 /// Why a part is null.
@@ -33,6 +36,8 @@ pub struct StatusRequest<'a> {
     pub archive: &'a Archive,
     /// Postgres, when it is asked too.
     pub endpoint: Option<&'a Endpoint>,
+    /// A standby of it, when a promotion is thought of.
+    pub standby: Option<&'a Endpoint>,
     /// What the gateway's `/status` said, or why it said nothing; none when it was not asked.
     pub gateway: Option<Result<Value, String>>,
 }
@@ -56,10 +61,14 @@ pub struct Status {
     /// Its images, newest base first.
     pub images: Option<Vec<ImageStatus>>,
     /// Followers that the gateway has attached.
-    pub followers: Option<Followers>,
+    pub followers: Option<Vec<FollowerView>>,
     /// Copies that run beside the stream.
     pub backfills: Option<Vec<Value>>,
-    /// For each part that is null: why.
+    /// The standby that was asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub standby: Option<StandbyStatus>,
+    /// For each part that is null, and each field of one that is, as in `slot.secondsLeft`: why. What the gateway does not
+    /// know it tells itself, in `gateway.lag.why` and beside a follower's `lag`.
     pub why: BTreeMap<&'static str, String>,
     /// One sentence.
     pub verdict: Verdict,
@@ -71,13 +80,6 @@ impl Status {
     }
 }
 
-/// Followers that the gateway has attached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Followers {
-    /// How many.
-    pub attached: u64,
-}
-
 /// Looks at everything. What cannot be reached is told in the document.
 pub async fn status(request: StatusRequest<'_>) -> Status {
     let mut why = BTreeMap::new();
@@ -87,9 +89,13 @@ pub async fn status(request: StatusRequest<'_>) -> Status {
         archive::generation(request.archive).await,
     );
     let id: Option<Generation> = generation.as_ref().map(|generation| generation.id);
+    // Before the archive: what is acknowledged later is in the archive by then, so a busy source never seems to be
+    // acknowledged past it.
+    let slot_name = generation.as_ref().map(|generation| &*generation.slot);
+    let (postgres, slot) = postgres::look(request.endpoint, slot_name, &mut why).await;
     let (log, images) = match id {
         Some(id) => (
-            keep(&mut why, "archive", archive::log(request.archive, id).await),
+            look_at_log(request.archive, id, &mut why).await,
             keep(
                 &mut why,
                 "images",
@@ -102,18 +108,20 @@ pub async fn status(request: StatusRequest<'_>) -> Status {
             (None, None)
         }
     };
-    let slot_name = generation.as_ref().map(|generation| &*generation.slot);
-    let (postgres, slot) = postgres::look(request.endpoint, slot_name, &mut why).await;
     let gateway = match request.gateway {
         Some(said) => keep(&mut why, "gateway", said),
         None => keep(&mut why, "gateway", Err(GATEWAY_NOT_ASKED.to_owned())),
     };
-    let attached = gateway.as_ref().and_then(|said| said["followers"].as_u64());
-    let followers = attached.map(|attached| Followers { attached });
-    if followers.is_none() {
+    let followers = keep(&mut why, "followers", followers(gateway.as_ref()));
+    let standby = match request.standby {
+        Some(endpoint) => Some(standby::look(endpoint, generation.as_ref(), log.as_ref()).await),
+        None => None,
+    };
+    let backfills = gateway.as_ref().map(backfills);
+    if backfills.is_none() {
         why.insert(
-            "followers",
-            "only the gateway knows its followers".to_owned(),
+            "backfills",
+            "only the gateway knows what it copies".to_owned(),
         );
     }
     let mut status = Status {
@@ -125,12 +133,46 @@ pub async fn status(request: StatusRequest<'_>) -> Status {
         archive: log,
         images,
         followers,
-        backfills: Some(Vec::new()),
+        backfills,
+        standby,
         why,
         verdict: Verdict::default(),
     };
     status.verdict = verdict::verdict(&status);
     status
+}
+
+async fn look_at_log(
+    archive: &Archive,
+    generation: Generation,
+    why: &mut BTreeMap<&'static str, String>,
+) -> Option<ArchiveStatus> {
+    let log = archive::log(archive, generation, why).await;
+    keep(why, "archive", log)
+}
+
+/// Those that the gateway told of.
+fn followers(gateway: Option<&Value>) -> Result<Vec<FollowerView>, String> {
+    let Some(said) = gateway else {
+        return Err("only the gateway knows its followers".to_owned());
+    };
+    let told = Vec::<FollowerView>::deserialize(&said["followers"]);
+    told.map_err(|error| {
+        format!("the gateway tells of them in other words ({error}): is it of this version?")
+    })
+}
+
+/// Copies that run, and what waits for one.
+fn backfills(gateway: &Value) -> Vec<Value> {
+    let running = gateway["backfills"].as_array().cloned().unwrap_or_default();
+    let told = |name: &Value| {
+        let tables = running.iter().filter_map(|one| one["tables"].as_array());
+        tables.flatten().any(|table| table == name)
+    };
+    let waiting = gateway["waiting"].as_array().into_iter().flatten();
+    let others = waiting.filter(|name| !told(name));
+    let others = others.map(|name| serde_json::json!({"tables": [name], "rows": 0, "bytes": 0}));
+    running.iter().cloned().chain(others).collect()
 }
 
 fn keep<T>(

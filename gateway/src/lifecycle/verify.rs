@@ -12,10 +12,11 @@ use serde::Serialize;
 use tokio_postgres::Client;
 
 use super::error::LifecycleError;
-use crate::copy::{CopyTable, import_snapshot};
+use crate::copy::CopyTable;
 use crate::pg::catalog::{self, CatalogView};
 use crate::pg::conn;
 use crate::pg::endpoint::Endpoint;
+use crate::pg::snapshot;
 use crate::pg::walsender::{CreatedSlot, WalError, WalStream, sqlstate};
 
 /// How long the slot may wait for old transactions.
@@ -115,15 +116,11 @@ impl Exported {
     pub async fn keep(self) -> Result<SourceSnapshot, LifecycleError> {
         let keeper = conn::connect(&self.endpoint, &self.application_name).await?;
         let failed = LifecycleError::postgres("keep the snapshot");
-        let import = import_snapshot(&self.slot.snapshot_name);
-        keeper.batch_execute(&import).await.map_err(&failed)?;
-        let shared = keeper
-            .query_one("SELECT pg_catalog.pg_export_snapshot()", &[])
-            .await;
-        let shared = shared.and_then(|row| row.try_get(0)).map_err(&failed)?;
+        let shared = snapshot::keep(&keeper, &self.slot.snapshot_name).await;
+        let shared = shared.map_err(&failed)?;
         self.exporter.close().await;
         let view = catalog::read_with_sizes(&keeper, &self.publication).await?;
-        let schema = view.schema().map_err(super::mint::unfit)?;
+        let schema = view.schema_of_fit().map_err(super::mint::unfit)?;
         Ok(SourceSnapshot {
             endpoint: self.endpoint,
             application_name: self.application_name,
@@ -153,7 +150,8 @@ impl SourceSnapshot {
     /// # Errors
     /// When Postgres refuses, a value cannot be mirrored, or a table changed its shape meanwhile.
     pub async fn digests(self) -> Result<Digests, LifecycleError> {
-        let plan: Vec<CopyTable> = self.view.copy_plan(&self.schema);
+        let mut plan: Vec<CopyTable> = self.view.copy_plan(&self.schema);
+        catalog::read_filters(&self.keeper, self.view.publication.oid, &mut plan).await?;
         let readers = READERS.min(plan.len());
         let queue = read::Queue::new(plan);
         let mut running = tokio::task::JoinSet::new();

@@ -3,8 +3,11 @@
 //! from the transaction's snapshot, but the texts of types, filters and column lists from the present: what
 //! must not have changed meanwhile is compared with [`CatalogView::copy_facts_differ`].
 
+pub mod facts;
 mod mirror;
 mod query;
+#[cfg(test)]
+pub(crate) mod samples;
 #[cfg(test)]
 mod tests;
 
@@ -12,10 +15,14 @@ use std::collections::BTreeMap;
 
 use rindle_proto::ids::Oid;
 use rindle_proto::pgtype::{ElementFacts, Kind, TypeFacts};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
+pub use self::facts::{Facts, Patch};
 pub use self::mirror::Unfit;
-pub use self::query::{CatalogError, read, read_with_sizes};
+pub use self::query::{
+    CatalogError, read, read_facts, read_filters, read_publications, read_relations, read_sizes,
+    read_tables, read_with_sizes,
+};
 
 /// A publication and everything it publishes, without `rindle`'s own tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +39,7 @@ pub struct CatalogView {
 }
 
 /// The server.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerFacts {
     /// `server_version_num`, such as 150018.
     pub version_num: u32,
@@ -45,7 +52,7 @@ pub struct ServerFacts {
 }
 
 /// One row of `pg_publication`.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PublicationFacts {
     /// Object id.
     pub oid: Oid,
@@ -73,6 +80,23 @@ pub struct PublicationFacts {
     /// `publish_generated_columns` (18 and later): `n` none, `s` stored.
     #[serde(rename = "pubgencols", default)]
     pub generated_columns: Option<String>,
+    /// Tables that it names.
+    #[serde(default)]
+    pub tables: Vec<Member>,
+    /// Schemas whose tables it publishes.
+    #[serde(default)]
+    pub schemas: Vec<Oid>,
+}
+
+/// One table that a publication names.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Member {
+    /// The table.
+    pub oid: Oid,
+    /// Its column list, by number.
+    pub columns: Option<Vec<i16>>,
+    /// Digest of its row filter. Its text is not a fact: Postgres locks the table to print it.
+    pub filter: Option<String>,
 }
 
 /// One table of the mirror.
@@ -87,14 +111,18 @@ pub struct TableFacts {
 }
 
 /// One relation.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RelationFacts {
     /// Object id.
     pub oid: Oid,
     /// Schema.
     pub schema: String,
+    /// Object id of the schema.
+    pub namespace: Oid,
     /// Name.
     pub name: String,
+    /// What it is a partition of.
+    pub parent: Option<Oid>,
     /// `relkind`: `r` table, `p` partitioned table, `f` foreign table.
     pub kind: char,
     /// `relpersistence`: `p` permanent, `u` unlogged.
@@ -115,13 +143,13 @@ pub struct RelationFacts {
     pub columns: Vec<ColumnFacts>,
     /// Indexes, by oid.
     pub indexes: Vec<IndexFacts>,
-    /// Row filter with which the publication sends it.
+    /// Digest of the row filter with which the publication sends it.
     #[serde(skip)]
     pub row_filter: Option<String>,
 }
 
 /// One column.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ColumnFacts {
     /// `attnum`.
     pub attnum: i16,
@@ -139,6 +167,8 @@ pub struct ColumnFacts {
     pub generated: String,
     /// Its values can be stored out of line.
     pub toastable: bool,
+    /// The value that rows from before the column have, where Postgres keeps it.
+    pub missing: Option<String>,
     /// `typtype` of its type.
     pub typtype: char,
     /// Element type and its delimiter, for a true array.
@@ -146,7 +176,7 @@ pub struct ColumnFacts {
 }
 
 /// One index.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IndexFacts {
     /// Object id.
     pub oid: Oid,

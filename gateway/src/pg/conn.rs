@@ -7,7 +7,7 @@ use tokio_postgres::config::SslMode as WireSslMode;
 use tokio_postgres::{Client, Config, NoTls};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::endpoint::{Endpoint, Host, SslMode};
+use super::endpoint::{Endpoint, Host, PasswordError, SslMode};
 use super::tls::{self, TlsError};
 use super::walsender::WalError;
 
@@ -67,6 +67,9 @@ pub enum Reason {
     /// It did not answer in time.
     #[error("no answer within {} s", CONNECT_TIMEOUT.as_secs())]
     Timeout,
+    /// Its password file cannot be read.
+    #[error(transparent)]
+    Password(#[from] PasswordError),
     /// An ordinary connection failed.
     #[error("{}", describe(.0))]
     Sql(#[source] tokio_postgres::Error),
@@ -87,13 +90,14 @@ impl ConnectError {
         }
     }
 
-    /// True when every host that answered is a standby, and at least one did.
+    /// True when at least one host is a standby and no server refused us.
     pub fn is_standby(&self) -> bool {
         match self {
             ConnectError::Tls(_) => false,
-            ConnectError::NoPrimary(failures) => failures
-                .iter()
-                .any(|failure| matches!(failure.reason, Reason::Standby)),
+            ConnectError::NoPrimary(failures) => {
+                let standby = |failure: &HostFailure| matches!(failure.reason, Reason::Standby);
+                failures.iter().any(standby) && self.sqlstate().is_none()
+            }
         }
     }
 }
@@ -101,7 +105,7 @@ impl ConnectError {
 impl Reason {
     fn sqlstate(&self) -> Option<&str> {
         match self {
-            Reason::Standby | Reason::Timeout => None,
+            Reason::Standby | Reason::Timeout | Reason::Password(_) => None,
             Reason::Sql(error) => error.code().map(tokio_postgres::error::SqlState::code),
             Reason::Session(error) => error.sqlstate(),
         }
@@ -183,7 +187,7 @@ pub async fn connect_host(
 }
 
 async fn open(endpoint: &Endpoint, host: &Host, name: &str) -> Result<Client, HostError> {
-    let config = settings(endpoint, host, name);
+    let config = settings(endpoint, host, name)?;
     let tls = if host.is_socket() {
         None
     } else {
@@ -211,7 +215,7 @@ async fn open(endpoint: &Endpoint, host: &Host, name: &str) -> Result<Client, Ho
     Ok(client)
 }
 
-fn settings(endpoint: &Endpoint, host: &Host, application_name: &str) -> Config {
+fn settings(endpoint: &Endpoint, host: &Host, application_name: &str) -> Result<Config, Reason> {
     let mut config = Config::new();
     config
         .host(&host.name)
@@ -231,9 +235,9 @@ fn settings(endpoint: &Endpoint, host: &Host, application_name: &str) -> Config 
             SslMode::Require | SslMode::VerifyCa | SslMode::VerifyFull => WireSslMode::Require,
         });
     if let Some(password) = &endpoint.password {
-        config.password(password.expose());
+        config.password(password.read()?.expose());
     }
-    config
+    Ok(config)
 }
 
 fn spawn<S, T>(connection: tokio_postgres::Connection<S, T>)

@@ -14,9 +14,19 @@ pub struct Endpoint {
     /// Database.
     pub database: String,
     /// Password; none for trust, peer and certificate authentication.
-    pub password: Option<Secret>,
+    pub password: Option<Password>,
     /// How the connection is protected.
     pub tls: TlsSettings,
+}
+
+impl Endpoint {
+    /// The same with one host: whoever goes on with what a session there began must not end up elsewhere.
+    pub fn at(&self, host: &Host) -> Endpoint {
+        Endpoint {
+            hosts: vec![host.clone()],
+            ..self.clone()
+        }
+    }
 }
 
 /// One address of a cluster. A name that starts with `/` is a directory with a Unix socket.
@@ -57,6 +67,44 @@ pub enum SslMode {
     VerifyCa,
     /// As `VerifyCa`, and the certificate's alternative names (not its common name) hold the host.
     VerifyFull,
+}
+
+/// Where the password comes from.
+#[derive(Clone, Debug)]
+pub enum Password {
+    /// It was given.
+    Given(Secret),
+    /// It is the first line of a file, which is read for every connection: passwords are changed under a running
+    /// gateway.
+    File(PathBuf),
+}
+
+/// A password file that cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[error("read the password file {}: {source}", path.display())]
+pub struct PasswordError {
+    path: PathBuf,
+    source: std::io::Error,
+}
+
+impl Password {
+    /// The password as it is now.
+    ///
+    /// # Errors
+    /// When its file cannot be read.
+    pub fn read(&self) -> Result<Secret, PasswordError> {
+        let path = match self {
+            Password::Given(secret) => return Ok(secret.clone()),
+            Password::File(path) => path,
+        };
+        match std::fs::read_to_string(path) {
+            Ok(text) => Ok(Secret::new(text.trim_end_matches(['\r', '\n']))),
+            Err(source) => Err(PasswordError {
+                path: path.clone(),
+                source,
+            }),
+        }
+    }
 }
 
 /// A password. Debug prints nothing of it.
@@ -220,7 +268,7 @@ mod tests {
             hosts: vec![],
             user: "u".to_owned(),
             database: "d".to_owned(),
-            password: Some(Secret::new("hunter2")),
+            password: Some(Password::Given(Secret::new("hunter2"))),
             tls: TlsSettings::default(),
         };
         assert!(!format!("{endpoint:?}").contains("hunter2"));

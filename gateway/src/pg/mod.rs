@@ -13,5 +13,6 @@ pub mod copytext;
 pub mod endpoint;
 pub mod pgoutput;
 pub mod slot;
+pub mod snapshot;
 pub mod tls;
 pub mod walsender;

@@ -76,6 +76,9 @@ pub enum WalMessage<'a> {
     },
 }
 
+/// Asks a session which process serves it.
+const OWN_PROCESS: &str = "SELECT pg_catalog.pg_backend_pid()";
+
 impl WalStream {
     /// A session on the primary of the cluster.
     ///
@@ -122,6 +125,12 @@ impl WalStream {
                 host: host.clone(),
                 greeting,
             };
+            // Not the greeting's: proxies give out numbers of their own there.
+            let pid = stream.query(OWN_PROCESS).await.map_err(Reason::Session)?;
+            let pid = pid
+                .first()
+                .and_then(|row| row.first()?.as_deref()?.parse().ok());
+            stream.greeting.backend_pid = pid.unwrap_or(stream.greeting.backend_pid);
             if stream.greeting.server_major >= TRANSACTION_TIMEOUT_SINCE {
                 stream
                     .query(UNPIN_TRANSACTION_TIMEOUT)

@@ -80,6 +80,11 @@ impl Core {
         self.logged_through
     }
 
+    /// True when the log is further than what may be acknowledged.
+    pub fn lags(&self) -> bool {
+        self.logged_through > self.archived_through
+    }
+
     /// What to tell the server now.
     pub fn report(&mut self) -> Report {
         // I1: never above what the archive holds, never above what this session received, never back.

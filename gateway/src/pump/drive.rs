@@ -5,17 +5,26 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rindle_archive::{Commit, failpoint};
-use rindle_proto::ids::Lsn;
+use rindle_proto::ids::{EndLsn, Lsn};
+use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_postgres::Client;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::core::Core;
+use super::{audit, checkpoints, heart};
 use crate::assemble::{Assembled, Assembler};
+use crate::backfill;
+use crate::ddl::Believed;
+use crate::ddl::announce::{self, Asked};
 use crate::halt::HaltReason;
-use crate::live::Live;
+use crate::lifecycle::admission::posture::Posture;
+use crate::live::{Belief, Live};
+use crate::pg::endpoint::Endpoint;
 use crate::pg::pgoutput;
-use crate::pg::walsender::{WalError, WalMessage, WalStream};
+use crate::pg::walsender::{WalError, WalMessage, WalStream, sqlstate};
+use crate::session::start::unread;
 use crate::session::{Ended, Sessions};
 use crate::ship::chain;
 use crate::state::State;
@@ -50,9 +59,13 @@ struct Pump<'a> {
     core: Core,
     live: &'a Arc<Live>,
     state: &'a State,
+    /// Reads what a migration did.
+    client: Arc<Client>,
     /// The newest commit whose frames are not in the log yet.
     last_commit: Option<Commit>,
-    source_end: Lsn,
+    /// What was believed at the last commit that changed it; none once it was told.
+    belief: Option<Belief>,
+    told: Arc<Believed>,
     report_asked: bool,
     last_report: Instant,
 }
@@ -72,18 +85,32 @@ pub(crate) async fn run(
         archived.mark.offset,
         sessions.limits.max_unshipped_bytes,
     );
+    let mut assembler = started.assembler;
+    let told = Arc::clone(assembler.believed());
+    live.believe(Belief::new(
+        Arc::clone(&told),
+        assembler.writer().position(),
+        started.start,
+        live.log.head().offset,
+    ));
+    let client = Arc::new(started.client);
     let mut pump = Pump {
         stream,
-        assembler: started.assembler,
+        assembler,
+        client: Arc::clone(&client),
+        belief: None,
+        told,
         core,
         live,
         state: &sessions.state,
         last_commit: None,
-        source_end: Lsn(0),
         report_asked: true,
         last_report: Instant::now(),
     };
-    let ended = pump.run(stop).await;
+    let at = sessions.endpoint.at(pump.stream.host());
+    let (halts, halted) = mpsc::channel(1);
+    let _beside = beside(sessions, live, &at, client, halts);
+    let ended = pump.run(stop, halted).await;
     match ended {
         Ok(()) => {
             pump.settle().await;
@@ -99,13 +126,54 @@ pub(crate) async fn run(
     }
 }
 
+/// What runs beside the pump for as long as it does.
+fn beside(
+    sessions: &Sessions,
+    live: &Arc<Live>,
+    at: &Endpoint,
+    client: Arc<Client>,
+    halts: mpsc::Sender<HaltReason>,
+) -> Vec<AbortOnDropHandle<()>> {
+    let spawn = |task| AbortOnDropHandle::new(task);
+    let mut tasks = vec![
+        spawn(sessions.runtime.spawn(audit::run(
+            sessions.clone(),
+            at.clone(),
+            Arc::clone(live),
+            halts,
+        ))),
+        spawn(
+            sessions
+                .runtime
+                .spawn(checkpoints::run(sessions.archive.clone(), Arc::clone(live))),
+        ),
+        spawn(sessions.runtime.spawn(backfill::run(
+            sessions.clone(),
+            at.clone(),
+            Arc::clone(live),
+        ))),
+    ];
+    if sessions.record.posture != Posture::Fencing.word() {
+        tasks.push(spawn(tokio::spawn(heart::beat(
+            client,
+            at.clone(),
+            Arc::clone(live),
+        ))));
+    }
+    tasks
+}
+
 impl Pump<'_> {
-    async fn run(&mut self, stop: &CancellationToken) -> Result<(), Ended> {
+    async fn run(
+        &mut self,
+        stop: &CancellationToken,
+        mut halted: mpsc::Receiver<HaltReason>,
+    ) -> Result<(), Ended> {
         let mut durable = self.live.durable();
         let mut timer = tokio::time::interval(REPORT_INTERVAL);
         timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let drained = self.drain();
+            let drained = self.drain_announced().await;
             // What came before a bad message is good: it is archived and served.
             self.hand_on()?;
             drained?;
@@ -116,6 +184,7 @@ impl Pump<'_> {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return Ok(()),
+                Some(reason) = halted.recv() => return Err(Ended::Halt(reason)),
                 _ = durable.changed() => {
                     let now = *durable.borrow_and_update();
                     failpoint::reach(failpoint::GATEWAY_ARCHIVED);
@@ -143,11 +212,31 @@ impl Pump<'_> {
         }
     }
 
-    /// Takes in what was read, until too much waits for the archive.
-    fn drain(&mut self) -> Result<(), Ended> {
+    /// Takes in what was read, and what its announcements say.
+    async fn drain_announced(&mut self) -> Result<(), Ended> {
+        while let Some(asked) = self.drain()? {
+            let client = Arc::clone(&self.client);
+            let believed = Arc::clone(self.assembler.believed());
+            let mut timer = tokio::time::interval(REPORT_INTERVAL);
+            let reading = announce::read(&client, asked, &believed);
+            tokio::pin!(reading);
+            let row = loop {
+                tokio::select! {
+                    row = &mut reading => break row,
+                    _ = timer.tick() => self.report(false).await?,
+                }
+            };
+            let row = row.map_err(|error| unread(&error))?;
+            self.assembler.announced(asked.id, row)?;
+        }
+        Ok(())
+    }
+
+    /// Takes in what was read, until too much waits for the archive, or up to an announcement.
+    fn drain(&mut self) -> Result<Option<Asked>, Ended> {
         while !self.core.must_stop_reading() {
             let Some(message) = self.stream.next().map_err(ended)? else {
-                return Ok(());
+                return Ok(None);
             };
             match message {
                 WalMessage::Data { payload, .. } => {
@@ -155,24 +244,38 @@ impl Pump<'_> {
                         pgoutput::decode(payload).map_err(|error| HaltReason::StreamDamaged {
                             detail: error.to_string(),
                         })?;
-                    if let Assembled::Committed { end_lsn, commit } =
-                        self.assembler.take(message)?
-                    {
-                        self.core.committed(end_lsn);
-                        self.last_commit = commit.or(self.last_commit);
+                    match self.assembler.take(message)? {
+                        Assembled::Quiet => {}
+                        Assembled::Announced(asked) => return Ok(Some(asked)),
+                        Assembled::Committed { end_lsn, commit } => self.committed(end_lsn, commit),
                     }
                 }
                 WalMessage::Keepalive { wal_end, reply } => {
                     self.core.keepalive(wal_end, self.assembler.in_txn());
-                    self.source_end = self.source_end.max(wal_end);
+                    self.state.set_source_end(wal_end);
                     self.report_asked |= reply;
+                    if reply && self.core.lags() {
+                        self.live.hurry();
+                    }
                 }
             }
             if self.assembler.writer().finished_len() >= APPEND_BYTES {
                 self.hand_on()?;
             }
         }
-        Ok(())
+        Ok(None)
+    }
+
+    fn committed(&mut self, end_lsn: EndLsn, commit: Option<Commit>) {
+        self.core.committed(end_lsn);
+        self.last_commit = commit.or(self.last_commit);
+        if !Arc::ptr_eq(&self.told, self.assembler.believed()) {
+            self.told = Arc::clone(self.assembler.believed());
+            let position = self.assembler.writer().position();
+            let believed = Arc::clone(&self.told);
+            // Where it lies is known once it is handed on.
+            self.belief = Some(Belief::new(believed, position, end_lsn.0, u64::MAX));
+        }
     }
 
     /// Finished frames go into the log, and followers are told.
@@ -188,6 +291,10 @@ impl Pump<'_> {
             failpoint::reach(failpoint::GATEWAY_APPENDED);
             self.core.appended(mark.offset);
         }
+        if let Some(belief) = self.belief.take() {
+            let offset = self.live.log.head().offset;
+            self.live.believe(Belief { offset, ..belief });
+        }
         self.live
             .show(&self.live.log.head(), self.core.logged_through());
         Ok(())
@@ -199,8 +306,7 @@ impl Pump<'_> {
 
     async fn report(&mut self, ask: bool) -> Result<(), Ended> {
         let report = self.core.report();
-        self.state
-            .set_positions(report.received, report.acked, self.source_end);
+        self.state.set_positions(report.received, report.acked);
         self.report_asked = false;
         self.last_report = Instant::now();
         let sent = self
@@ -211,8 +317,37 @@ impl Pump<'_> {
     }
 }
 
-/// A stream that breaks is opened again.
+/// A stream that breaks is opened again. Up to 17 it never goes past the transaction that dropped its publication, not
+/// even when another of that name is made.
 #[expect(clippy::needless_pass_by_value, reason = "used with map_err")]
 fn ended(error: WalError) -> Ended {
-    Ended::Retry(chain(&error))
+    match error.sqlstate() {
+        Some(sqlstate::NOT_FOUND) => Ended::Halt(HaltReason::SchemaRefused {
+            object: "the publication".to_owned(),
+            detail: format!("it was dropped ({error})"),
+        }),
+        _ => Ended::Retry(chain(&error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pg::walsender::ServerError;
+
+    #[test]
+    fn a_stream_without_its_publication_is_not_tried_again() {
+        let failed = |code: &str| {
+            let error = ServerError {
+                code: code.to_owned(),
+                ..ServerError::default()
+            };
+            ended(WalError::Server(Box::new(error)))
+        };
+        assert!(matches!(
+            failed(sqlstate::NOT_FOUND),
+            Ended::Halt(HaltReason::SchemaRefused { .. })
+        ));
+        assert!(matches!(failed("57P01"), Ended::Retry(_)));
+    }
 }

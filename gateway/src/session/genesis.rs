@@ -7,26 +7,28 @@ use std::time::Duration;
 
 use rindle_archive::failpoint;
 use rindle_archive::{Commit, CommitKind, Tail};
-use rindle_proto::body::{Attempt, BulkPart, CopyBegin, CopyDone, CopyScope, CopySource, PgMicros};
+use rindle_proto::body::{Attempt, BulkPart, CopyBegin, CopyDone, CopyScope, PgMicros};
 use rindle_proto::frame::{FrameFlags, FrameKind, FrameWriter};
 use rindle_proto::ids::{EndLsn, FinalLsn, Lsn, Position, SegmentNo};
-use rindle_proto::schema::Schema;
 use tokio_postgres::Client;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::open::{application_name, broken, client};
 use super::{Ended, Sessions};
-use crate::assemble::{Assembler, LeafMap};
-use crate::copy;
+use crate::assemble::Assembler;
+use crate::copy::{self, Progress};
+use crate::ddl::Believed;
 use crate::halt::HaltReason;
+use crate::lifecycle::admission::facts;
+use crate::lifecycle::admission::posture::Posture;
 use crate::live::Live;
 use crate::log::Mark;
 use crate::pg::catalog;
-use crate::pg::slot;
 use crate::pg::walsender::{CreatedSlot, WalError, WalStream, sqlstate};
+use crate::pg::{slot, snapshot};
 use crate::pump::drive::Started;
 use crate::ship::chain;
-use crate::state::{CopyProgress, Phase};
+use crate::state::{CopyProgress, Phase, State};
 
 /// Bounds of one wait for old transactions: the first is short, so that the reason is told soon.
 const SLOT_WAITS: [&str; 2] = ["5s", "30s"];
@@ -60,9 +62,13 @@ pub(super) async fn run(
     let record = &sessions.record;
     let started = stream.start(&record.slot, snapshot, &record.publication);
     started.await.map_err(broken)?;
-    let view = catalog::read_with_sizes(&keeper, &record.publication).await;
-    let view = view.map_err(|error| Ended::Retry(chain(&error)))?;
-    let schema = view.schema().map_err(|refused| HaltReason::SourceRefused {
+    let mut facts = catalog::read_facts(&keeper, &record.publication)
+        .await
+        .map_err(|error| Ended::Retry(chain(&error)))?;
+    let sized = catalog::read_sizes(&keeper, &mut facts).await;
+    sized.map_err(|error| Ended::Retry(chain(&error)))?;
+    let view = facts.view();
+    let believed = Believed::first(facts).map_err(|refused| HaltReason::SourceRefused {
         detail: refused.to_string(),
     })?;
     let attempt = Attempt {
@@ -74,15 +80,20 @@ pub(super) async fn run(
         live,
         snapshot,
     };
-    frames.begin(attempt, &schema, view.sources(&schema))?;
+    frames.begin(attempt, &believed)?;
+    let mut plan = view.copy_plan(&believed.schema);
+    let filtered = catalog::read_filters(&keeper, view.publication.oid, &mut plan).await;
+    filtered.map_err(|error| Ended::Retry(chain(&error)))?;
     let job = copy::Job {
-        endpoint: sessions.endpoint.clone(),
+        endpoint: sessions.endpoint.at(stream.host()),
         application_name: application_name(sessions),
         archive: sessions.archive.clone(),
         state: sessions.state.clone(),
         snapshot: shared_snapshot,
         attempt,
-        plan: view.copy_plan(&schema),
+        plan,
+        progress: first_copy(&sessions.state),
+        pace: copy::Pace::Fast,
     };
     let copying = AbortOnDropHandle::new(sessions.runtime.spawn(copy::run(job)));
     let copied = stay_alive(stream, snapshot, copying).await?;
@@ -94,12 +105,18 @@ pub(super) async fn run(
     let done = frames.done(attempt, parts)?;
     let position = stay_alive(stream, snapshot, frames.archived(done)).await??;
     failpoint::reach(failpoint::GATEWAY_DONE_DURABLE);
-    let assembler = Assembler::new(schema, LeafMap::new(view.leaf_pairs()), position);
+    let assembler = Assembler::new(Arc::new(believed), position);
     Ok(Started {
         assembler,
         start: snapshot,
         client,
     })
+}
+
+/// The first copy is the gateway's phase.
+fn first_copy(state: &State) -> Progress {
+    let state = state.clone();
+    Progress::new(move |progress| state.set_phase(Phase::Copying(progress)))
 }
 
 /// Drops the slot of an earlier attempt and creates it anew, on the session that holds the lock.
@@ -122,7 +139,7 @@ async fn create_slot(
         let drop = format!("SELECT pg_catalog.pg_drop_replication_slot('{literal}')");
         stream.query(&drop).await.map_err(broken)?;
     }
-    let failover = sessions.record.posture == "failover-slot";
+    let failover = sessions.record.posture != Posture::Fencing.word();
     for bound in SLOT_WAITS.iter().chain(std::iter::repeat(&SLOT_WAITS[1])) {
         stream
             .query(&format!("SET lock_timeout = '{bound}'"))
@@ -131,7 +148,9 @@ async fn create_slot(
         match stream.create_slot(name, false, failover).await {
             Ok(slot) => return Ok(slot),
             Err(WalError::Server(error)) if error.code == sqlstate::LOCK_TIMEOUT => {
-                let waiting = Some(blockers(sessions, stream).await?);
+                let client = client(sessions, stream).await?;
+                let blockers = facts::blockers(&client).await;
+                let waiting = Some(blockers.map_err(|error| Ended::Retry(chain(&error)))?);
                 sessions.state.set_phase(Phase::Copying(CopyProgress {
                     waiting,
                     ..CopyProgress::default()
@@ -147,29 +166,6 @@ async fn create_slot(
     Err(Ended::Retry("slot creation was given up".to_owned()))
 }
 
-/// Who keeps the slot from being created: transactions of any database, and prepared ones.
-async fn blockers(sessions: &Sessions, stream: &WalStream) -> Result<String, Ended> {
-    let client = client(sessions, stream).await?;
-    let sql = "SELECT pg_catalog.format('pid %s (%s in %s, open for %s): %s', pid, usename, datname, \
-               pg_catalog.date_trunc('second', pg_catalog.now() - xact_start), pg_catalog.left(query, 120)), xact_start AS since \
-               FROM pg_catalog.pg_stat_activity WHERE backend_xid IS NOT NULL AND pid <> pg_catalog.pg_backend_pid() \
-               UNION ALL SELECT pg_catalog.format('prepared transaction %L (%s in %s, since %s): COMMIT PREPARED or \
-               ROLLBACK PREPARED it', gid, owner, database, prepared), prepared FROM pg_catalog.pg_prepared_xacts \
-               ORDER BY since LIMIT 3";
-    let rows = client
-        .query(sql, &[])
-        .await
-        .map_err(|error| Ended::Retry(chain(&error)))?;
-    let names: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
-    Ok(match names.is_empty() {
-        true => "slot creation waits for older transactions to end".to_owned(),
-        false => format!(
-            "slot creation waits for older transactions to end: {}",
-            names.join("; ")
-        ),
-    })
-}
-
 /// A connection that imports the exported snapshot and shares it with the workers: it, not the slot's session,
 /// keeps the snapshot from now on.
 async fn keep_snapshot(
@@ -178,16 +174,8 @@ async fn keep_snapshot(
     slot: &CreatedSlot,
 ) -> Result<(Client, String), Ended> {
     let keeper = client(sessions, stream).await?;
-    let import = copy::import_snapshot(&slot.snapshot_name);
-    keeper
-        .batch_execute(&import)
+    let shared = snapshot::keep(&keeper, &slot.snapshot_name)
         .await
-        .map_err(|error| Ended::Retry(chain(&error)))?;
-    let row = keeper
-        .query_one("SELECT pg_catalog.pg_export_snapshot()", &[])
-        .await;
-    let shared = row
-        .and_then(|row| row.try_get(0))
         .map_err(|error| Ended::Retry(chain(&error)))?;
     Ok((keeper, shared))
 }
@@ -219,10 +207,7 @@ fn copied_parts(
         Ok(Ok(parts)) => Ok(parts),
         Ok(Err(copy::CopyError::Row(reason))) => Err(Ended::Halt(reason)),
         Ok(Err(error)) if error.is_refusal() => Err(Ended::Halt(HaltReason::SourceRefused {
-            detail: format!(
-                "first copy: {}: grant SELECT on it to the gateway's role",
-                chain(&error)
-            ),
+            detail: format!("first copy: {}: {}", chain(&error), copy::RIGHTS),
         })),
         Ok(Err(error)) => Err(Ended::Retry(format!("first copy: {}", chain(&error)))),
         Err(error) => Err(Ended::Retry(format!("first copy: {error}"))),
@@ -266,18 +251,14 @@ struct Frames<'a> {
 }
 
 impl Frames<'_> {
-    fn begin(
-        &mut self,
-        attempt: Attempt,
-        schema: &Schema,
-        sources: Vec<CopySource>,
-    ) -> Result<(), Ended> {
-        let scope = CopyScope::Genesis(schema.clone());
+    fn begin(&mut self, attempt: Attempt, believed: &Believed) -> Result<(), Ended> {
+        let facts = serde_json::to_value(&believed.facts);
+        let facts = facts.map_err(|error| Ended::Retry(format!("copy frame: {error}")))?;
         let begin = CopyBegin {
             attempt,
             snapshot: self.snapshot,
-            scope,
-            sources,
+            scope: CopyScope::Genesis(believed.schema.clone()),
+            facts,
         };
         self.append(FrameKind::CopyBegin, &begin, false).map(drop)
     }

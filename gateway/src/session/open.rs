@@ -54,10 +54,44 @@ pub(super) async fn run(sessions: &Sessions, stop: &CancellationToken) -> Ended 
     }
 }
 
-/// Everything up to START: no byte of the stream was read yet.
+/// Everything up to START, on the first host that is the primary of the cluster: no byte of the stream was read yet.
+/// Another cluster's server, or an old primary that came back, keeps nobody from the hosts after it.
 async fn open(sessions: &Sessions) -> Result<Opened, Ended> {
-    let connecting = WalStream::connect(&sessions.endpoint, &application_name(sessions)).await;
-    let mut stream = connecting.map_err(|error| Ended::Retry(chain(&error)))?;
+    let mut endpoint = sessions.endpoint.clone();
+    let mut passed_over = None;
+    loop {
+        let connecting = WalStream::connect(&endpoint, &application_name(sessions)).await;
+        let stream = match connecting {
+            Ok(stream) => stream,
+            // The right one may be among those that do not answer now.
+            Err(error) => {
+                let passed = passed_over.map_or_else(String::new, |reason| format!("; {reason}"));
+                return Err(Ended::Retry(format!("{}{passed}", chain(&error))));
+            }
+        };
+        let tried = endpoint.hosts.iter().position(|host| host == stream.host());
+        match open_on(sessions, stream).await {
+            Err(Ended::Halt(reason)) if is_wrong_server(&reason) => {
+                endpoint.hosts.drain(..=tried.unwrap_or(0));
+                let first = passed_over.unwrap_or(reason);
+                if endpoint.hosts.is_empty() {
+                    return Err(Ended::Halt(first));
+                }
+                passed_over = Some(first);
+            }
+            done => return done,
+        }
+    }
+}
+
+fn is_wrong_server(reason: &HaltReason) -> bool {
+    matches!(
+        reason,
+        HaltReason::OtherCluster { .. } | HaltReason::TimelineBehind { .. }
+    )
+}
+
+async fn open_on(sessions: &Sessions, mut stream: WalStream) -> Result<Opened, Ended> {
     let identity = stream.identify_system().await.map_err(broken)?;
     if identity.systemid != sessions.record.system_identifier {
         return Err(Ended::Halt(HaltReason::OtherCluster {
@@ -243,6 +277,9 @@ fn not_taken(error: TakeOverError) -> Ended {
         TakeOverError::SwitchUnknown(timeline) => Ended::Halt(HaltReason::SourceHistoryDiffers {
             detail: format!("timeline {timeline} of the archive is not in the server's history"),
         }),
+        TakeOverError::Retired(generation) => {
+            Ended::Halt(HaltReason::GenerationRetired { generation })
+        }
         error if error.kind() == Kind::Retry => Ended::Retry(format!("archive: {}", chain(&error))),
         error => Ended::Halt(HaltReason::ArchiveDamaged {
             detail: chain(&error),

@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use rindle_archive::LastCommit;
 use rindle_proto::ids::Lsn;
+use tokio_postgres::Client;
 
 use crate::assemble::{Assembled, Assembler};
+use crate::ddl::announce::{self, AnnounceError};
 use crate::halt::HaltReason;
 use crate::pg::pgoutput;
 use crate::pg::walsender::{WalError, WalMessage, WalStream};
@@ -18,16 +20,21 @@ const ALIVE_INTERVAL: Duration = Duration::from_secs(2);
 pub(super) enum ProofError {
     /// The session broke.
     Wal(WalError),
+    /// What a migration did could not be read.
+    Announce(AnnounceError),
     /// The transaction differs.
     Differs(HaltReason),
 }
 
 /// Reads the first transaction of the stream and compares it with the archive's last. The assembler stands before
 /// that transaction, so that equal content gives an equal chain. Nothing is served or acknowledged meanwhile.
+///
+/// Content that may honestly differ is not compared: position, id and time say enough.
 pub(super) async fn prove(
     stream: &mut WalStream,
     again: &mut Assembler,
     last: &LastCommit,
+    client: &Client,
 ) -> Result<(), ProofError> {
     let mut alive = tokio::time::interval(ALIVE_INTERVAL);
     loop {
@@ -50,6 +57,12 @@ pub(super) async fn prove(
                 })
             })?;
             let assembled = again.take(message).map_err(ProofError::Differs)?;
+            if let Assembled::Announced(asked) = assembled {
+                let row = announce::read(client, asked, again.believed()).await;
+                again
+                    .announced(asked.id, row.map_err(ProofError::Announce)?)
+                    .map_err(ProofError::Differs)?;
+            }
             // Its frames are only counted and chained; a transaction larger than memory passes.
             drop(again.writer().take());
             if let Assembled::Committed {
@@ -61,7 +74,7 @@ pub(super) async fn prove(
                     && commit.end_lsn == last.end_lsn
                     && commit.xid == last.xid
                     && commit.commit_time == last.commit_time
-                    && commit.position == last.position;
+                    && (commit.position == last.position || again.is_provisional());
                 let (at, found) = (last.final_lsn, commit.final_lsn);
                 return match same {
                     true => Ok(()),

@@ -1,19 +1,22 @@
 //! Starting the stream of a generation whose first copy is complete: protocol rules 9 to 11.
 
-use rindle_archive::{Kind, LastCommit, ReadFrom, ReadStep, Tail};
-use rindle_proto::body::{CopyBegin, CopyScope};
-use rindle_proto::frame::{FrameKind, FrameReader};
+use std::sync::Arc;
+
+use rindle_archive::{LastCommit, Tail};
 use rindle_proto::ids::{Epoch, Lsn, Timeline};
-use rindle_proto::schema::Schema;
 use tokio_postgres::Client;
 
+use super::belief;
 use super::checks::{Server, StartAt, start_at};
 use super::open::broken;
 use super::proof::{ProofError, prove};
 use super::{Ended, Sessions};
-use crate::assemble::{Assembler, LeafMap};
+use crate::assemble::Assembler;
+use crate::ddl::Believed;
+use crate::ddl::announce::AnnounceError;
 use crate::halt::HaltReason;
-use crate::pg::catalog;
+use crate::lifecycle::admission::posture::Posture;
+use crate::pg::catalog::{self, CatalogError};
 use crate::pg::slot::{self, SlotState};
 use crate::pg::walsender::{SystemIdentity, WalError, WalStream, sqlstate};
 use crate::pump::drive::Started;
@@ -27,8 +30,8 @@ pub(super) struct Plan {
     pub confirmed: Lsn,
     start: StartAt,
     last: LastCommit,
-    schema: Schema,
-    leaves: LeafMap,
+    /// At the archive's last commit; before it, when that must be proved.
+    believed: Arc<Believed>,
     /// An ordinary connection to the same server.
     client: Client,
 }
@@ -41,9 +44,10 @@ pub(super) async fn plan(
     tail: &Tail,
     last: &LastCommit,
 ) -> Result<Plan, Ended> {
-    let begun = archived_copy(sessions).await?;
     let slot = slot::inspect_on(stream, &sessions.record.slot).await;
-    let confirmed = confirmed(sessions, slot.map_err(broken)?)?;
+    let slot = slot.map_err(broken)?;
+    fits(sessions, slot.as_ref(), &identity.dbname)?;
+    let confirmed = confirmed(sessions, slot)?;
     let server = Server {
         timeline: identity.timeline,
         flushed: identity.xlogpos,
@@ -52,14 +56,18 @@ pub(super) async fn plan(
     };
     let start = start_at(tail, last, &server)?;
     let client = super::open::client(sessions, stream).await?;
-    let leaves = check_catalog(sessions, &client, &begun).await?;
-    let CopyScope::Genesis(schema) = begun.scope;
+    check_publication(sessions, &client).await?;
+    let from = if start.proof {
+        last.before
+    } else {
+        tail.position
+    };
+    let believed = belief::at(sessions, from).await?;
     Ok(Plan {
         confirmed,
         start,
         last: *last,
-        schema,
-        leaves,
+        believed,
         client,
     })
 }
@@ -104,26 +112,53 @@ pub(super) async fn start(
         let at = plan.last.final_lsn;
         let what = format!("waiting for the last archived transaction, at {at}, to come again");
         sessions.state.set_phase(Phase::Connecting(what));
-        let mut again = Assembler::new(plan.schema.clone(), plan.leaves.clone(), plan.last.before);
-        prove(stream, &mut again, &plan.last)
+        let mut again = Assembler::new(plan.believed, plan.last.before);
+        prove(stream, &mut again, &plan.last, &plan.client)
             .await
             .map_err(|error| match error {
                 ProofError::Wal(error) => broken(error),
+                ProofError::Announce(error) => unread(&error),
                 ProofError::Differs(reason) => Ended::Halt(reason),
             })?;
         tracing::info!(at = %plan.last.final_lsn, "the source still holds the last archived transaction");
+        // What is in the archive counts.
+        if again.writer().position() != plan.last.position {
+            let believed = belief::at(sessions, plan.last.position).await?;
+            again = again.corrected(believed, plan.last.position);
+        }
         return Ok(Started {
             assembler: again,
             start: plan.last.end_lsn.0,
             client: plan.client,
         });
     }
-    let assembler = Assembler::new(plan.schema, plan.leaves, tail.position);
+    let assembler = Assembler::new(plan.believed, tail.position);
     Ok(Started {
         assembler,
         start: plan.start.lsn,
         client: plan.client,
     })
+}
+
+/// The slot must be one of this database, and one that a failover keeps where the posture says so.
+fn fits(sessions: &Sessions, slot: Option<&SlotState>, database: &str) -> Result<(), Ended> {
+    let Some(slot) = slot else { return Ok(()) };
+    let name = &slot.name;
+    let refused = |detail: String| Err(Ended::Halt(HaltReason::SourceRefused { detail }));
+    if let Some(own) = slot.database.as_deref().filter(|own| *own != database) {
+        return refused(format!(
+            "slot {name:?} is of database {own:?}, the gateway is connected to {database:?}: set postgres.database to {own:?}"
+        ));
+    }
+    let kept = sessions.record.posture != Posture::Fencing.word();
+    if kept && slot.failover == Some(false) {
+        return refused(format!(
+            "slot {name:?} would not survive a failover, and the generation's posture is {}: run ALTER_REPLICATION_SLOT \
+             {name} (FAILOVER true) on a replication connection",
+            sessions.record.posture
+        ));
+    }
+    Ok(())
 }
 
 /// The slot's confirmed position; halts when there is no usable slot.
@@ -141,67 +176,25 @@ fn confirmed(sessions: &Sessions, slot: Option<SlotState>) -> Result<Lsn, Ended>
     }
 }
 
-/// How the last complete copy in the archive began: schema and physical tables.
-async fn archived_copy(sessions: &Sessions) -> Result<CopyBegin, Ended> {
-    let mut reader = sessions.archive.reader(ReadFrom::Start);
-    let mut begun = None;
-    loop {
-        let step = reader
-            .next()
-            .await
-            .map_err(|error| match error.kind() == Kind::Retry {
-                true => Ended::Retry(format!("archive: {}", chain(&error))),
-                false => Ended::Halt(HaltReason::ArchiveDamaged {
-                    detail: chain(&error),
-                }),
-            })?;
-        let bytes = match step {
-            ReadStep::Frames { bytes, .. } => bytes,
-            ReadStep::Discard { .. } | ReadStep::Tick { .. } => continue,
-            ReadStep::End => {
-                let detail = "the log holds a commit and no complete first copy".to_owned();
-                return Err(Ended::Halt(HaltReason::ArchiveDamaged { detail }));
-            }
-        };
-        let mut frames = FrameReader::new();
-        frames.push(bytes);
-        while let Some(frame) = frames.next_frame().map_err(|error| damaged(&error))? {
-            match frame.kind {
-                FrameKind::CopyBegin => {
-                    let begin = CopyBegin::decode(&frame.payload);
-                    begun = Some(begin.map_err(|error| damaged(&error))?);
-                }
-                FrameKind::CopyDone => {
-                    return begun.ok_or_else(|| damaged(&"a copy is done that never began"));
-                }
-                FrameKind::Txn => {}
-            }
-        }
-    }
-}
-
-/// The catalog must show what is believed: a change that no message announced is found here at the latest.
-async fn check_catalog(
-    sessions: &Sessions,
-    client: &Client,
-    begun: &CopyBegin,
-) -> Result<LeafMap, Ended> {
-    let publication = &sessions.record.publication;
-    let view = catalog::read(client, publication)
-        .await
-        .map_err(|error| Ended::Retry(chain(&error)))?;
-    let CopyScope::Genesis(schema) = &begun.scope;
-    let difference = view.difference(schema);
-    match difference.or_else(|| view.sources_differ(schema, &begun.sources)) {
-        Some((table, detail)) => Err(Ended::Halt(HaltReason::SchemaChanged { table, detail })),
-        None => Ok(LeafMap::new(view.leaf_pairs())),
-    }
-}
-
-fn damaged(error: &dyn std::fmt::Display) -> Ended {
-    Ended::Halt(HaltReason::ArchiveDamaged {
-        detail: error.to_string(),
+/// The publication must be there: without it nothing is sent, and nothing says so.
+async fn check_publication(sessions: &Sessions, client: &Client) -> Result<(), Ended> {
+    let found = catalog::read_facts(client, &sessions.record.publication).await;
+    found.map(drop).map_err(|error| match error {
+        CatalogError::NoPublication { .. } => Ended::Halt(HaltReason::SourceRefused {
+            detail: format!("{error}, with the tables and options that it had"),
+        }),
+        error => Ended::Retry(chain(&error)),
     })
+}
+
+/// What a migration did could not be read.
+pub(crate) fn unread(error: &AnnounceError) -> Ended {
+    match error.is_transient() {
+        true => Ended::Retry(chain(error)),
+        false => Ended::Halt(HaltReason::SourceRefused {
+            detail: chain(error),
+        }),
+    }
 }
 
 fn not_started(error: &WalError, slot: &str) -> Ended {

@@ -49,6 +49,22 @@ fn refuses_a_gap() {
 }
 
 #[test]
+fn a_frame_that_is_too_long_leaves_the_finished_ones_alone() {
+    let (good, position) = write(&[b"one".to_vec()]);
+    let mut writer = FrameWriter::new(Position::start(generation()));
+    writer.open().extend_from_slice(b"one");
+    let flags = FrameFlags {
+        first: true,
+        last: true,
+    };
+    writer.finish(FrameKind::Txn, flags, Lsn(7)).unwrap();
+    writer.open().extend_from_slice(b"too long");
+    let refused = writer.finish_within(7, FrameKind::Txn, flags, Lsn(7));
+    assert_eq!(refused, Err(TooLong { bytes: 8 }));
+    assert_eq!((writer.position(), writer.take()), (position, good));
+}
+
+#[test]
 fn take_leaves_an_open_frame() {
     let mut writer = FrameWriter::new(Position::start(generation()));
     writer.open().extend_from_slice(b"one");

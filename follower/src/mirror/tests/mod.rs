@@ -1,12 +1,17 @@
 //! Tests of the mirror: a hand that writes logs as a gateway would, and an eye that reads the file with a
 //! connection of its own.
 
+mod ahead;
 mod copy;
 mod faults;
 mod files;
+mod leaves;
 mod model;
+mod model_waiting;
 mod schema;
 mod values;
+mod waiting;
+mod world;
 
 use bytes::Bytes;
 use rindle_proto::body::*;
@@ -58,6 +63,9 @@ pub(crate) enum O {
     Delete(u32, Vec<V>),
     Truncate(Vec<u32>),
     Schema(SchemaChange),
+    Copied(Copied),
+    Copying(Copied),
+    Facts(Vec<u8>),
 }
 
 fn put(out: &mut Vec<u8>, cells: &[V]) {
@@ -89,6 +97,9 @@ fn put_op(out: &mut Vec<u8>, operation: &O) {
             op::put_truncate(out, &tables);
         }
         O::Schema(change) => op::put_schema(out, change).unwrap(),
+        O::Copied(copied) => op::put_copied(out, copied).unwrap(),
+        O::Copying(copied) => op::put_copying(out, copied).unwrap(),
+        O::Facts(json) => op::put_facts(out, json),
     }
 }
 
@@ -164,7 +175,7 @@ impl Log {
             attempt,
             snapshot,
             scope: CopyScope::Genesis(schema.clone()),
-            sources: Vec::new(),
+            facts: serde_json::Value::Null,
         };
         let done = CopyDone {
             attempt,
@@ -180,16 +191,53 @@ impl Log {
         ]
     }
 
+    /// The end of a backfill of these targets, in these shapes, with the rows of its parts.
+    pub(crate) fn copied(
+        &mut self,
+        snapshot: u64,
+        targets: &[(u32, &Table)],
+        rows: &[(u32, Vec<V>)],
+    ) -> Copied {
+        let mut ids: Vec<u32> = rows.iter().map(|(id, _)| *id).collect();
+        ids.dedup();
+        let parts = self.parts_of(ids, rows);
+        let targets = targets.iter().map(|(id, shape)| CopyTarget {
+            target: TableId(*id),
+            shape: (*shape).clone(),
+        });
+        Copied {
+            attempt: ATTEMPT,
+            snapshot: Lsn(snapshot),
+            targets: targets.collect(),
+            parts,
+        }
+    }
+
     pub(crate) fn put_parts(&mut self, schema: &Schema, rows: &[(u32, Vec<V>)]) -> Vec<BulkPart> {
+        let leaves = |table: &Table| {
+            table
+                .leaves
+                .iter()
+                .map(|leaf| leaf.id.0)
+                .collect::<Vec<_>>()
+        };
+        let ids = schema.tables.iter().flat_map(|table| {
+            let own = std::iter::once(table.id.0);
+            own.chain(leaves(table))
+        });
+        self.parts_of(ids.collect(), rows)
+    }
+
+    fn parts_of(&mut self, ids: Vec<u32>, rows: &[(u32, Vec<V>)]) -> Vec<BulkPart> {
         let mut parts = Vec::new();
-        for table in &schema.tables {
-            let mine: Vec<_> = rows.iter().filter(|(id, _)| *id == table.id.0).collect();
+        for table in ids {
+            let mine: Vec<_> = rows.iter().filter(|(id, _)| *id == table).collect();
             for chunk in mine.chunks(3) {
                 let mut bytes = Vec::new();
                 chunk.iter().for_each(|(_, row)| put(&mut bytes, row));
                 parts.push(BulkPart {
-                    number: parts.len() as u32,
-                    table: table.id,
+                    number: self.parts.len() as u32,
+                    table: TableId(table),
                     rows: chunk.len() as u64,
                     raw_bytes: bytes.len() as u64,
                     stored_bytes: 1,
@@ -261,6 +309,8 @@ pub(crate) fn table(id: u32, name: &str, columns: &[(&str, Kind)], key: &[usize]
             .collect(),
         key: key.to_vec(),
         indexes: Vec::new(),
+        leaves: Vec::new(),
+        waiting: None,
     }
 }
 

@@ -267,3 +267,34 @@ fn table_of_1600_columns_passes() {
     env.run(&[O::Rekey(1, vec![text("a0"), text("a1599")], cells("b"))]);
     assert_eq!(env.rows("SELECT * FROM wide"), [cells("b")]);
 }
+
+/// Deeper than SQLite's own functions of JSON read; nothing here may read it with them.
+#[test]
+fn h10_json_nested_3000_deep_is_text_like_any_other() {
+    let nested = |word: &str| format!("{}\"{word}\"{}", "[".repeat(3000), "]".repeat(3000));
+    let row = |id: i64, word: &str| {
+        let mut row: Vec<V> = tricky().remove(0);
+        (row[0], row[5]) = (V::Int(id), text(&nested(word)));
+        row
+    };
+    let mut env = Env::with(&all_kinds(), &[(1, row(1, "copied"))]);
+    env.run(&[O::Insert(1, row(2, "streamed")), O::Insert(1, row(3, "x"))]);
+    env.run(&[
+        O::Update(1, row(3, "updated")),
+        O::Delete(1, vec![V::Int(2)]),
+    ]);
+    let json = env.rows("SELECT j FROM \"all\" ORDER BY id");
+    assert_eq!(
+        json,
+        [[text(&nested("copied"))], [text(&nested("updated"))]]
+    );
+    let refused = env
+        .reader()
+        .query_row("SELECT json_valid(j) FROM \"all\"", [], |row| {
+            row.get::<_, bool>(0)
+        });
+    assert!(
+        !refused.unwrap_or(false),
+        "SQLite reads it, so this shows nothing"
+    );
+}

@@ -5,10 +5,8 @@ use std::collections::BTreeMap;
 use rindle_proto::row::MAX_CELLS;
 
 use super::Finding;
-use crate::pg::catalog::{CatalogView, TableFacts};
-
-/// First version that sends stored generated columns.
-const GENERATED_SINCE: u32 = 180_000;
+use super::columns::GENERATED_SINCE;
+use crate::pg::catalog::TableFacts;
 
 /// The table that a publication may carry although its name is ours.
 const CLIENT_MUTATIONS: &str = "_rindle_client_mutations";
@@ -16,9 +14,8 @@ const CLIENT_MUTATIONS: &str = "_rindle_client_mutations";
 const WHY_CASE: &str = "SQLite does not tell names apart that differ in case only";
 
 /// Checks the names of all tables and their columns.
-pub(super) fn check(view: &CatalogView) -> Vec<Finding> {
-    let names = view
-        .tables
+pub(super) fn check(version_num: u32, tables: &[&TableFacts]) -> Vec<Finding> {
+    let names = tables
         .iter()
         .map(|table| (mirror_name(table), table.relation.full_name()));
     let mut findings: Vec<Finding> = collisions(names)
@@ -28,10 +25,10 @@ pub(super) fn check(view: &CatalogView) -> Vec<Finding> {
             Finding::fatal("TableNamesCollide", seen, WHY_CASE, mend).about(tables.join(", "))
         })
         .collect();
-    for table in &view.tables {
+    for table in tables {
         let name = table.relation.full_name();
         findings.extend(
-            check_table(view, table)
+            check_table(version_num, table)
                 .into_iter()
                 .map(|found| found.about(&*name)),
         );
@@ -39,7 +36,7 @@ pub(super) fn check(view: &CatalogView) -> Vec<Finding> {
     findings
 }
 
-fn check_table(view: &CatalogView, table: &TableFacts) -> Vec<Finding> {
+fn check_table(version_num: u32, table: &TableFacts) -> Vec<Finding> {
     let mut findings = Vec::new();
     let lower = mirror_name(table).to_ascii_lowercase();
     let ours = lower.starts_with("_rindle_") && lower != CLIENT_MUTATIONS;
@@ -49,7 +46,7 @@ fn check_table(view: &CatalogView, table: &TableFacts) -> Vec<Finding> {
         let mend = "rename the table, or take it out of the publication";
         findings.push(Finding::fatal("ReservedName", seen, why, mend));
     }
-    let sends_stored = view.server.version_num >= GENERATED_SINCE;
+    let sends_stored = version_num >= GENERATED_SINCE;
     let columns = table.relation.columns.iter().filter(|column| {
         let sent = column.generated.is_empty() || column.generated == "s" && sends_stored;
         sent && table.published.contains(&column.name)

@@ -3,7 +3,7 @@
 use super::Finding;
 use super::facts::RelationRights;
 use crate::lifecycle::names::TableName;
-use crate::pg::catalog::{CatalogView, IndexFacts, RelationFacts, TableFacts, quote_ident};
+use crate::pg::catalog::{IndexFacts, RelationFacts, TableFacts, quote_ident};
 
 pub(super) const NO_ROW_KEY: &str = "NoRowKey";
 pub(super) const KEY_NOT_IDENTITY: &str = "RowKeyNotIdentity";
@@ -205,12 +205,11 @@ fn filter(rel: &RelationFacts, published: &[String]) -> Option<Finding> {
 
 /// The role must be able to read every row.
 pub(super) fn check_rights(
-    view: &CatalogView,
+    tables: &[TableFacts],
     rights: &[RelationRights],
     role: &str,
 ) -> Vec<Finding> {
-    let relations = view
-        .tables
+    let relations = tables
         .iter()
         .flat_map(physical)
         .filter(|rel| rel.kind == 'r');

@@ -2,10 +2,8 @@
 
 use sha2::{Digest as _, Sha256};
 
+use crate::ddl::VERSION;
 use crate::lifecycle::names::quote_literal;
-
-/// Version of what this build makes.
-const VERSION: u32 = 1;
 
 pub(super) const CREATE_SCHEMA: &str = "CREATE SCHEMA rindle";
 
@@ -34,4 +32,10 @@ pub(super) fn record(kind: &str, name: &str, source: &str, definition: &str) -> 
          source = excluded.source, version = excluded.version, \
          definition_hash = excluded.definition_hash, made_at = excluded.made_at"
     )
+}
+
+/// The statement that takes a line out.
+pub(super) fn forget(kind: &str, name: &str) -> String {
+    let [kind, name] = [kind, name].map(quote_literal);
+    format!("DELETE FROM rindle.ledger WHERE kind = {kind} AND name = {name}")
 }

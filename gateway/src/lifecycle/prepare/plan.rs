@@ -1,6 +1,7 @@
 //! From what is wanted and what is there to the statements to run. Pure.
 
 use super::PrepareRequest;
+use super::capture;
 use super::ledger;
 use super::present::{Present, Publication, Relation};
 use crate::lifecycle::admission::{self, Finding};
@@ -30,6 +31,12 @@ pub(super) struct Plan {
     pub(super) added: Vec<TableName>,
     pub(super) removed: Vec<TableName>,
     pub(super) extra: Vec<TableName>,
+    /// What of the capture of schema changes was not as it was made, and is made again.
+    pub(super) repaired: Vec<String>,
+    /// What an operator should know.
+    pub(super) told: Vec<Finding>,
+    /// Changes of a publication are to be announced by hand.
+    pub(super) announces: bool,
 }
 
 /// Says what to run, or everything that forbids it.
@@ -60,8 +67,12 @@ pub(super) fn plan(
         added: Vec::new(),
         removed: Vec::new(),
         extra: Vec::new(),
+        repaired: Vec::new(),
+        told: Vec::new(),
+        announces: false,
     };
     base(present, &mut plan.statements);
+    findings.extend(capture::plan(present, request.dry_run, &mut plan));
     if request.client_mutations && present.client_mutations.is_none() {
         plan.statements.push(CREATE_MUTATIONS.to_owned());
         let source = request.source.as_str();
@@ -72,6 +83,7 @@ pub(super) fn plan(
             CREATE_MUTATIONS,
         ));
     }
+    let before = plan.statements.len();
     match &present.publication {
         None if request.tables.is_empty() => findings.push(no_tables(publication)),
         None => create(request, publication, &wanted, &mut plan),
@@ -79,6 +91,10 @@ pub(super) fn plan(
         Some(found) => {
             findings.extend(lacking(publication, found, &wanted, &present.relations));
         }
+    }
+    if plan.announces && plan.statements.len() > before {
+        plan.statements
+            .push("SELECT rindle.schema_hook()".to_owned());
     }
     match findings.is_empty() {
         true => Ok(plan),

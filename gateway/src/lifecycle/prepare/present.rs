@@ -5,6 +5,8 @@ use serde::de::DeserializeOwned;
 use tokio_postgres::Client;
 use tokio_postgres::types::ToSql;
 
+use crate::ddl::{self, Found};
+use crate::lifecycle::admission::{self, Finding};
 use crate::lifecycle::error::LifecycleError;
 use crate::lifecycle::names::TableName;
 use crate::pg::catalog::CatalogError;
@@ -63,6 +65,10 @@ pub(super) struct Present {
     pub(super) relations: Vec<Relation>,
     /// Columns of `public._rindle_client_mutations`, when it exists: name, type, whether it is the primary key.
     pub(super) client_mutations: Option<Vec<(String, String, bool)>>,
+    /// What there is of the capture of schema changes.
+    pub(super) capture: Found,
+    /// Why no event trigger can be made; none when the role may.
+    pub(super) no_trigger_right: Option<Finding>,
 }
 
 /// The server, and where our own objects are.
@@ -130,7 +136,23 @@ pub(super) async fn read(
             .next(),
         relations: all(client, RELATIONS, &[&schemas, &names]).await?,
         client_mutations: all(client, CLIENT_MUTATIONS, &[]).await?.into_iter().next(),
+        capture: ddl::read(client).await?,
+        no_trigger_right: try_trigger(client).await?,
     })
+}
+
+async fn try_trigger(client: &Client) -> Result<Option<Finding>, LifecycleError> {
+    let failed = LifecycleError::postgres("try to make an event trigger");
+    let begun = client.batch_execute("SAVEPOINT rindle_probe").await;
+    begun.map_err(&failed)?;
+    let tried = client.batch_execute(admission::capture::TRY_TRIGGER).await;
+    let undone = client
+        .batch_execute("ROLLBACK TO SAVEPOINT rindle_probe; RELEASE SAVEPOINT rindle_probe")
+        .await;
+    undone.map_err(&failed)?;
+    Ok(tried
+        .err()
+        .map(|error| admission::capture::no_right(&error)))
 }
 
 async fn all<T: DeserializeOwned>(

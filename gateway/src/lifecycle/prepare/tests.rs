@@ -1,6 +1,8 @@
 use super::plan::{Plan, plan};
 use super::present::{Ours, Present, Publication, Relation};
 use super::*;
+use crate::ddl::found::tests::whole;
+use crate::ddl::found::{Entry, Found};
 use crate::pg::endpoint::TlsSettings;
 
 fn request(tables: &[&str]) -> PrepareRequest {
@@ -18,6 +20,7 @@ fn request(tables: &[&str]) -> PrepareRequest {
             .iter()
             .map(|name| TableName::new("public", *name))
             .collect(),
+        role: None,
         client_mutations: false,
         prune: false,
         dry_run: false,
@@ -51,6 +54,7 @@ fn prepared(request: &PrepareRequest, tables: &[&str]) -> Present {
     (present.server.schema, present.server.ledger) = (true, true);
     present.ledger = vec![("publication".to_owned(), "rindle_app".to_owned())];
     present.publication = Some(publication(tables));
+    present.capture = whole();
     present
 }
 
@@ -80,14 +84,27 @@ fn a_fresh_database_gets_ledger_and_publication() {
         "CREATE TABLE rindle.ledger",
         "INSERT INTO rindle.ledger",
         "INSERT INTO rindle.ledger",
-        "CREATE PUBLICATION \"rindle_app\" FOR TABLE ONLY \"public\".\"a\", ONLY \"public\".\"b\" WITH",
+        "CREATE TABLE rindle.published_schema",
         "INSERT INTO rindle.ledger",
+        "INSERT INTO rindle.ledger",
+        "CREATE OR REPLACE FUNCTION rindle._is_home()",
+        "REVOKE ALL ON FUNCTION rindle._is_home() FROM PUBLIC",
     ];
-    assert_eq!(plan.statements.len(), starts.len());
     for (statement, start) in plan.statements.iter().zip(starts) {
         assert!(statement.starts_with(start), "{statement}");
     }
-    assert!(plan.statements[4].contains("publish_via_partition_root = false"));
+    let ends = [
+        "CREATE EVENT TRIGGER rindle_on_rewrite ON table_rewrite",
+        "ALTER EVENT TRIGGER rindle_on_rewrite ENABLE ALWAYS",
+        "CREATE PUBLICATION \"rindle_app\" FOR TABLE ONLY \"public\".\"a\", ONLY \"public\".\"b\" WITH",
+        "INSERT INTO rindle.ledger",
+    ];
+    let last = &plan.statements[plan.statements.len() - ends.len()..];
+    for (statement, start) in last.iter().zip(ends) {
+        assert!(statement.starts_with(start), "{statement}");
+    }
+    assert!(last[2].contains("publish_via_partition_root = false"));
+    assert!(plan.repaired.is_empty(), "it is new");
     assert!(plan.ours && plan.added.len() == 2);
 }
 
@@ -207,4 +224,139 @@ fn what_cannot_be_published_is_told_at_once() {
     assert_eq!(ids, ["NoSuchTable", "NotATable", "Unlogged", "IsPartition"]);
     assert_eq!(findings[0].mend, "name it as it is: public.\"Gone\"");
     assert_eq!(findings[3].mend, "name public.root");
+}
+
+/// The plan for a database whose capture is `capture`; its statements without the ledger's.
+fn captured(capture: Found, no_right: bool) -> (Vec<String>, Plan) {
+    let request = request(&["a"]);
+    let mut present = prepared(&request, &["a"]);
+    present.capture = capture;
+    present.no_trigger_right = no_right.then(|| Finding::fatal("NoEventTriggerRight", "", "", ""));
+    let plan = planned(&request, &present);
+    let made = |statement: &&String| !statement.starts_with("INSERT INTO rindle.ledger");
+    let starts = plan.statements.iter().filter(made);
+    let starts = starts.map(|statement| {
+        statement
+            .split([' ', '('])
+            .take(4)
+            .collect::<Vec<_>>()
+            .join(" ")
+    });
+    (starts.collect(), plan)
+}
+
+#[test]
+fn a_capture_that_was_changed_is_made_as_it_was_and_told() {
+    let mut found = whole();
+    found.functions[15].body.push(' ');
+    let (statements, plan) = captured(found, false);
+    let wanted = [
+        "DROP EVENT TRIGGER IF",
+        "DROP EVENT TRIGGER IF",
+        "DROP EVENT TRIGGER IF",
+        "CREATE OR REPLACE FUNCTION",
+        "GRANT EXECUTE ON FUNCTION",
+        "ALTER FUNCTION rindle.schema_hook name)",
+        "CREATE EVENT TRIGGER rindle_on_ddl",
+        "ALTER EVENT TRIGGER rindle_on_ddl",
+        "CREATE EVENT TRIGGER rindle_on_drop",
+        "ALTER EVENT TRIGGER rindle_on_drop",
+        "CREATE EVENT TRIGGER rindle_on_rewrite",
+        "ALTER EVENT TRIGGER rindle_on_rewrite",
+    ];
+    assert_eq!(statements, wanted);
+    assert_eq!(
+        plan.repaired,
+        ["function rindle.schema_hook(name): its body changed"]
+    );
+
+    let mut found = whole();
+    found.triggers[1].enabled = 'D';
+    let (statements, plan) = captured(found, false);
+    let wanted = [
+        "DROP EVENT TRIGGER IF",
+        "CREATE EVENT TRIGGER rindle_on_drop",
+        "ALTER EVENT TRIGGER rindle_on_drop",
+    ];
+    assert_eq!(statements, wanted);
+    assert_eq!(
+        plan.repaired,
+        ["event trigger rindle_on_drop: it is disabled"]
+    );
+}
+
+#[test]
+fn what_an_older_recipe_made_and_this_one_does_not_goes() {
+    let mut found = whole();
+    let old = ["function", "rindle._old(oid)"].map(str::to_owned);
+    let [kind, name] = old;
+    found.ledger.as_mut().unwrap().push(Entry {
+        kind,
+        name,
+        version: 0,
+    });
+    let (statements, _) = captured(found, false);
+    assert!(
+        statements.contains(&"DROP FUNCTION IF EXISTS".to_owned()),
+        "{statements:?}"
+    );
+    assert!(
+        statements.contains(&"DELETE FROM rindle.ledger WHERE".to_owned()),
+        "{statements:?}"
+    );
+}
+
+#[test]
+fn without_the_right_there_are_no_triggers_and_it_is_told() {
+    let mut request = request(&["a", "b"]);
+    let mut present = prepared(&request, &["a"]);
+    present.capture.triggers.clear();
+    present.no_trigger_right = Some(Finding::fatal("NoEventTriggerRight", "", "", ""));
+    let plan = planned(&request, &present);
+    assert_eq!(plan.told.len(), 1);
+    // What is published now is announced as a migration would have to.
+    assert_eq!(
+        plan.statements.last().unwrap(),
+        "SELECT rindle.schema_hook()"
+    );
+    assert!(
+        !plan
+            .statements
+            .iter()
+            .any(|it| it.contains("EVENT TRIGGER"))
+    );
+    // Whom it is printed for may have the right.
+    request.dry_run = true;
+    let plan = planned(&request, &present);
+    assert!(
+        plan.statements
+            .iter()
+            .any(|it| it.contains("CREATE EVENT TRIGGER"))
+    );
+    // Triggers that a superuser made before are left alone.
+    present.capture = whole();
+    request.dry_run = false;
+    assert_eq!(planned(&request, &present).told, []);
+}
+
+#[test]
+fn what_is_not_in_the_ledger_is_not_replaced() {
+    let request = request(&["a"]);
+    let mut present = prepared(&request, &["a"]);
+    let ledger = present.capture.ledger.as_mut().unwrap();
+    ledger.retain(|entry| entry.name != "rindle_on_drop" && entry.name != "rindle.copied(jsonb)");
+    let findings = refused(&request, &present);
+    let objects: Vec<_> = findings
+        .iter()
+        .filter_map(|it| it.object.as_deref())
+        .collect();
+    assert_eq!(objects, ["rindle.copied(jsonb)", "rindle_on_drop"]);
+    assert!(findings.iter().all(|it| it.id == "NameTaken"));
+
+    present.capture = whole();
+    present.capture.table.as_mut().unwrap().sound = false;
+    assert_eq!(refused(&request, &present)[0].id, "CaptureTable");
+    present.capture = whole();
+    present.capture.ledger.as_mut().unwrap()[0].version = 2;
+    assert_eq!(refused(&request, &present)[0].id, "PreparedByNewer");
 }

@@ -1,10 +1,21 @@
 //! What the archive says.
 
+use std::collections::BTreeMap;
+
 use rindle_archive::{Archive, GenerationRecord};
 use rindle_proto::ids::{Epoch, Generation, Lsn, SegmentNo, Seq, Timeline};
 use serde::Serialize;
+use serde_json::Value;
 
+use super::super::mint::now_ms;
 use crate::ship::chain;
+
+/// Why the length of the log is null.
+const NO_LENGTHS: &str = "the store lists names without lengths; use the store's own tools";
+
+/// Why the verification is null.
+const NO_SCRUB: &str =
+    "the log was not scrubbed: there is no scrub yet; readers check each object that they read";
 
 /// The generation that a source serves.
 #[derive(Clone, Debug, Serialize)]
@@ -30,6 +41,10 @@ pub struct GenerationStatus {
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ArchiveStatus {
+    /// Log objects, without those that were trimmed away.
+    pub segments: u64,
+    /// Bytes they take.
+    pub bytes: Option<u64>,
     /// Last log object; 0 when there is none.
     pub segment: SegmentNo,
     /// Session that wrote it.
@@ -44,6 +59,10 @@ pub struct ArchiveStatus {
     pub through_lsn: Lsn,
     /// When the last object was made, milliseconds since 1970.
     pub made_at_ms: Option<i64>,
+    /// How long ago that was, in seconds, by this machine's clock.
+    pub age_seconds: Option<u64>,
+    /// What the last scrub found.
+    pub verification: Option<Value>,
 }
 
 /// One image.
@@ -62,6 +81,8 @@ pub struct ImageStatus {
     pub verified: bool,
     /// When it was published, milliseconds since 1970.
     pub created_at_ms: i64,
+    /// How long ago that was, in seconds, by this machine's clock.
+    pub age_seconds: u64,
 }
 
 /// The current generation; without a pointer the only one, or the newest.
@@ -91,14 +112,22 @@ pub(super) async fn generation(archive: &Archive) -> Result<GenerationStatus, St
 pub(super) async fn log(
     archive: &Archive,
     generation: Generation,
+    why: &mut BTreeMap<&'static str, String>,
 ) -> Result<ArchiveStatus, String> {
-    let head = archive
-        .log(generation)
-        .head()
-        .await
-        .map_err(|error| chain(&error))?;
+    let log = archive.log(generation);
+    let head = log.head().await.map_err(|error| chain(&error))?;
+    let last = head.as_ref().map_or(SegmentNo(0), |head| head.segment);
+    let segments = log.objects_up_to(last).await;
+    let segments = segments.map_err(|error| chain(&error))?;
+    let bytes = (segments == 0).then_some(0);
+    if bytes.is_none() {
+        why.insert("archive.bytes", NO_LENGTHS.to_owned());
+    }
+    why.insert("archive.verification", NO_SCRUB.to_owned());
     Ok(match head {
         Some(head) => ArchiveStatus {
+            segments,
+            bytes,
             segment: head.segment,
             epoch: head.epoch,
             timeline: head.timeline,
@@ -106,8 +135,12 @@ pub(super) async fn log(
             last_commit_lsn: head.last_commit.map(|commit| commit.end_lsn.0),
             through_lsn: head.through_lsn,
             made_at_ms: Some(head.made_at_ms),
+            age_seconds: Some(age_seconds(head.made_at_ms)),
+            verification: None,
         },
         None => ArchiveStatus {
+            segments,
+            bytes,
             segment: SegmentNo(0),
             epoch: Epoch(0),
             timeline: Timeline(0),
@@ -115,6 +148,8 @@ pub(super) async fn log(
             last_commit_lsn: None,
             through_lsn: Lsn(0),
             made_at_ms: None,
+            age_seconds: None,
+            verification: None,
         },
     })
 }
@@ -136,6 +171,12 @@ pub(super) async fn images(
         stored_bytes: image.stored_bytes,
         verified: image.verified,
         created_at_ms: image.created_at_ms,
+        age_seconds: age_seconds(image.created_at_ms),
     };
     Ok(images.into_iter().map(status).collect())
+}
+
+/// Nothing for a moment in the future: the clock that wrote it is another machine's.
+fn age_seconds(at_ms: i64) -> u64 {
+    u64::try_from(now_ms().saturating_sub(at_ms)).unwrap_or(0) / 1000
 }

@@ -1,6 +1,7 @@
 //! What Postgres says about itself and the slot.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use rindle_proto::ids::Lsn;
 use serde::Serialize;
@@ -13,6 +14,11 @@ use crate::ship::chain;
 
 const SERVER: &str = "SELECT pg_catalog.current_setting('server_version'), \
     pg_catalog.pg_current_wal_insert_lsn()::text, pg_catalog.current_database()";
+
+/// How long the source's WAL is watched to tell its rate: WAL comes in bursts.
+const WATCHED: Duration = Duration::from_secs(1);
+
+const WAL_END: &str = "SELECT pg_catalog.pg_current_wal_insert_lsn()::text";
 
 /// The server.
 #[derive(Clone, Debug, Serialize)]
@@ -46,6 +52,10 @@ pub struct SlotStatus {
     pub wal_status: Option<String>,
     /// Bytes of WAL that can still be written before it may be lost; none without a limit.
     pub safe_wal_bytes: Option<i64>,
+    /// WAL that the source writes now, in bytes a second; measured when there is a limit.
+    pub wal_bytes_per_second: Option<u64>,
+    /// Seconds until Postgres may drop it, should nothing be acknowledged and the rate stay.
+    pub seconds_left: Option<u64>,
     /// Why nothing can be read from it any more.
     pub lost: Option<String>,
 }
@@ -74,7 +84,8 @@ pub(super) async fn look(
     };
     match slot::inspect(&client, name).await {
         Ok(found) => {
-            let slot = status(name, found.as_ref(), server.wal_end);
+            let mut slot = status(name, found.as_ref(), server.wal_end);
+            tell_time_left(&client, &mut slot, why).await;
             (Some(server), Some(slot))
         }
         Err(error) => {
@@ -115,6 +126,70 @@ fn status(name: &str, slot: Option<&SlotState>, wal_end: Lsn) -> SlotStatus {
         retained_bytes: behind(slot.and_then(|slot| slot.restart_lsn)),
         wal_status: slot.and_then(|slot| slot.wal_status.clone()),
         safe_wal_bytes: slot.and_then(|slot| slot.safe_wal_size),
+        wal_bytes_per_second: None,
+        seconds_left: None,
         lost: slot.and_then(|slot| slot.lost.clone()),
+    }
+}
+
+async fn tell_time_left(
+    client: &Client,
+    slot: &mut SlotStatus,
+    why: &mut BTreeMap<&'static str, String>,
+) {
+    let rate = match slot.safe_wal_bytes {
+        Some(_) => wal_bytes_per_second(client).await,
+        None if slot.exists && slot.lost.is_none() => {
+            Err("max_slot_wal_keep_size sets no limit to what the slot keeps".to_owned())
+        }
+        None => Err("there is no slot to lose".to_owned()),
+    };
+    let left = match &rate {
+        Ok(rate) => seconds_left(slot.safe_wal_bytes, *rate)
+            .ok_or_else(|| "the source writes no WAL now".to_owned()),
+        Err(reason) => Err(reason.clone()),
+    };
+    slot.wal_bytes_per_second = super::keep(why, "slot.walBytesPerSecond", rate);
+    slot.seconds_left = super::keep(why, "slot.secondsLeft", left);
+}
+
+/// By two readings on one session.
+async fn wal_bytes_per_second(client: &Client) -> Result<u64, String> {
+    let read = async || -> Result<Lsn, String> {
+        let row = client.query_one(WAL_END, &[]).await;
+        let row = row.map_err(|error| chain(&error))?;
+        let text: String = row.try_get(0).map_err(|error| chain(&error))?;
+        text.parse().map_err(|error| chain(&error))
+    };
+    let (begun, first) = (Instant::now(), read().await?);
+    tokio::time::sleep(WATCHED).await;
+    let written = read().await?.bytes_since(first);
+    Ok((written as f64 / begun.elapsed().as_secs_f64()) as u64)
+}
+
+/// None when it never comes to that. A slot beyond its limit has no time left, whatever the rate: the next checkpoint drops it.
+fn seconds_left(safe_wal_bytes: Option<i64>, rate: u64) -> Option<u64> {
+    let safe = u64::try_from(safe_wal_bytes?).unwrap_or(0);
+    match safe {
+        0 => Some(0),
+        safe => safe.checked_div(rate),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_left_is_what_may_be_written_by_the_rate() {
+        for (safe, rate, left) in [
+            (Some(1000), 10, Some(100)),
+            (Some(1000), 0, None),
+            (Some(0), 0, Some(0)),
+            (Some(-5), 10, Some(0)),
+            (None, 10, None),
+        ] {
+            assert_eq!(seconds_left(safe, rate), left, "{safe:?} at {rate}");
+        }
     }
 }

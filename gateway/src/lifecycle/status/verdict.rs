@@ -33,8 +33,24 @@ impl Verdict {
     }
 }
 
-/// The first thing that is wrong, in the order in which an operator must mend them.
+/// The first thing that is wrong, with the time that is left for it.
 pub(super) fn verdict(status: &Status) -> Verdict {
+    let mut verdict = worst(status);
+    let left = status.slot.as_ref().and_then(|slot| slot.seconds_left);
+    if let Some(left) = left.filter(|_| !verdict.ok) {
+        verdict.sentence += &match left {
+            0 => "; no time is left before Postgres drops the slot".to_owned(),
+            left => format!(
+                "; at the present rate Postgres drops the slot in {}",
+                about(left)
+            ),
+        };
+    }
+    verdict
+}
+
+/// The first thing that is wrong, in the order in which an operator must mend them.
+fn worst(status: &Status) -> Verdict {
     let Some(generation) = &status.generation else {
         return no_generation(status);
     };
@@ -52,6 +68,7 @@ pub(super) fn verdict(status: &Status) -> Verdict {
         .or_else(|| unknown_postgres(status));
     wrong
         .or_else(|| first_copy(archive))
+        .or_else(|| standby_not_ready(status))
         .unwrap_or_else(|| well(status, archive))
 }
 
@@ -150,16 +167,21 @@ fn silent_gateway(status: &Status) -> Option<Verdict> {
     ))
 }
 
+/// A slot keeps more than a server has WAL for by itself, and there is a limit to that. Without a limit it is no risk to
+/// the slot.
 fn at_risk(slot: &SlotStatus) -> Option<Verdict> {
-    (slot.wal_status.as_deref() == Some("unreserved")).then(|| {
-        let kept = slot.retained_bytes.unwrap_or(0);
-        let sentence = format!(
-            "Postgres keeps {kept} bytes of WAL for slot {:?} and may drop it at its next checkpoint",
-            slot.name
-        );
-        let next = "let the gateway catch up, or raise max_slot_wal_keep_size now";
-        Verdict::bad("SlotAtRisk", sentence, next)
-    })
+    let when = match (slot.wal_status.as_deref(), slot.safe_wal_bytes) {
+        (Some("unreserved"), _) => "at its next checkpoint".to_owned(),
+        (Some("extended"), Some(safe)) => format!("after {safe} more"),
+        (_, _) => return None,
+    };
+    let kept = slot.retained_bytes.unwrap_or(0);
+    let sentence = format!(
+        "Postgres keeps {kept} bytes of WAL for slot {:?} and may drop it {when}",
+        slot.name
+    );
+    let next = "let the gateway catch up, or raise max_slot_wal_keep_size now";
+    Some(Verdict::bad("SlotAtRisk", sentence, next))
 }
 
 /// Postgres was asked and did not answer.
@@ -177,6 +199,20 @@ fn first_copy(archive: &ArchiveStatus) -> Option<Verdict> {
         let next = "start rindle-pg-gateway, or wait for it";
         Verdict::bad("FirstCopy", "the first copy is not complete", next)
     })
+}
+
+/// A time in the largest unit that leaves two or more of it.
+fn about(seconds: u64) -> String {
+    let units = [(86_400, "days"), (3_600, "h"), (60, "min")];
+    let unit = units.into_iter().find(|(unit, _)| seconds >= 2 * unit);
+    let (unit, name) = unit.unwrap_or((1, "s"));
+    format!("about {} {name}", seconds / unit)
+}
+
+fn standby_not_ready(status: &Status) -> Option<Verdict> {
+    let standby = status.standby.as_ref().filter(|standby| !standby.ready)?;
+    let next = standby.next_step.clone().unwrap_or_default();
+    Some(Verdict::bad("StandbyNotReady", &*standby.sentence, next))
 }
 
 fn well(status: &Status, archive: &ArchiveStatus) -> Verdict {

@@ -12,11 +12,12 @@ use tokio_postgres::Client;
 
 use super::Digests;
 use crate::assemble::put_value;
-use crate::copy::{CopyTable, import_snapshot};
+use crate::copy::CopyTable;
 use crate::lifecycle::error::LifecycleError;
 use crate::pg::catalog::quote_ident;
 use crate::pg::copytext::RowDecoder;
 use crate::pg::pgoutput::Cell;
+use crate::pg::snapshot;
 
 /// Tables that wait for a reader, big ones first. Clones share it.
 #[derive(Clone, Debug)]
@@ -47,7 +48,7 @@ pub(super) async fn run(
         // A transaction for each table: its lock is held no longer than it is read.
         let failed = LifecycleError::postgres("read the source");
         reader
-            .batch_execute(&import_snapshot(&snapshot))
+            .batch_execute(&snapshot::import(&snapshot))
             .await
             .map_err(&failed)?;
         let digest = digest(&reader, &table).await?;

@@ -1,8 +1,7 @@
 //! What the mirror is, given the catalog. Pure.
 
-use rindle_proto::body::CopySource;
 use rindle_proto::ids::Oid;
-use rindle_proto::schema::{Column, Index, Schema, SchemaError, Table, TableId};
+use rindle_proto::schema::{Column, Index, Leaf, Schema, SchemaError, Table, TableId};
 
 use super::{CatalogView, ColumnFacts, RelationFacts, TableFacts};
 use crate::copy::CopyTable;
@@ -34,14 +33,31 @@ impl CatalogView {
     pub fn schema(&self) -> Result<Schema, Unfit> {
         let numbered = self.tables.iter().zip(1..);
         let tables = numbered.map(|(table, id)| self.table(table, TableId(id)));
-        let schema = Schema {
-            tables: tables.collect::<Result<_, _>>()?,
-        };
+        Self::numbered(tables.collect::<Result<_, _>>()?)
+    }
+
+    /// The same, without tables that cannot be mirrored.
+    ///
+    /// # Errors
+    /// When two of them cannot be mirrored together.
+    pub fn schema_of_fit(&self) -> Result<Schema, Unfit> {
+        let numbered = self.tables.iter().zip(1..);
+        let tables = numbered.filter_map(|(table, id)| self.table(table, TableId(id)).ok());
+        Self::numbered(tables.collect())
+    }
+
+    fn numbered(tables: Vec<Table>) -> Result<Schema, Unfit> {
+        let mut schema = Schema { tables };
+        let mut last = schema.highest_id().0;
+        for leaf in schema.tables.iter_mut().flat_map(|table| &mut table.leaves) {
+            last += 1;
+            leaf.id = TableId(last);
+        }
         schema.check()?;
         Ok(schema)
     }
 
-    /// One table as it is mirrored.
+    /// One table as it is mirrored. Its partitions get their numbers from the caller.
     ///
     /// # Errors
     /// When it cannot be mirrored.
@@ -100,6 +116,8 @@ impl CatalogView {
             indexes: indexes.collect(),
             columns: columns.into_iter().map(column).collect(),
             key,
+            leaves: self.leaves(facts),
+            waiting: None,
         })
     }
 
@@ -114,86 +132,17 @@ impl CatalogView {
         table.relation.columns.iter().filter(sent).collect()
     }
 
-    /// What is not as `believed`, if anything is: the table and the difference. Indexes and NOT NULL do not
-    /// count, nor does a table without a row key, since it is not mirrored.
-    pub fn difference(&self, believed: &Schema) -> Option<(String, String)> {
-        for old in &believed.tables {
-            let name = format!("{}.{}", old.schema, old.name);
-            let Some(facts) = self
-                .tables
-                .iter()
-                .find(|table| table.relation.oid == old.oid)
-            else {
-                return Some((name, "it is no longer published".to_owned()));
-            };
-            match self.table(facts, old.id) {
-                Err(unfit) => return Some((name, unfit.to_string())),
-                Ok(new) => {
-                    if let Some(detail) = changed(old, &new) {
-                        return Some((name, detail));
-                    }
-                }
-            }
-        }
-        let known = |table: &TableFacts| {
-            believed
-                .tables
-                .iter()
-                .any(|it| it.oid == table.relation.oid)
-        };
-        let mut others = self.tables.iter().filter(|table| !known(table));
-        let added = others.find(|table| table.relation.row_key().is_some())?;
-        Some((
-            added.relation.full_name(),
-            "it is published and not part of this generation".to_owned(),
-        ))
-    }
-
-    /// The physical tables that hold the rows of `schema`, and the filters they are sent with.
-    pub fn sources(&self, schema: &Schema) -> Vec<CopySource> {
-        let source = |table: CopyTable| CopySource {
-            rel: table.rel,
-            table: table.table.id,
-            row_filter: table.filter,
-        };
-        let mut sources: Vec<CopySource> = self.copy_plan(schema).into_iter().map(source).collect();
-        sources.sort_by_key(|source| source.rel);
-        sources
-    }
-
-    /// What the publication sends otherwise than when the copy began, if anything: a partition attached or detached,
-    /// a row filter, a kind of change. No row of the stream shows these.
-    pub fn sources_differ(
-        &self,
-        schema: &Schema,
-        began: &[CopySource],
-    ) -> Option<(String, String)> {
-        let publication = &self.publication;
-        let sent = [
-            publication.insert,
-            publication.update,
-            publication.delete,
-            publication.truncate,
-        ];
-        if sent != [true; 4] {
-            let why = "it no longer publishes insert, update, delete and truncate".to_owned();
-            return Some((format!("publication {:?}", publication.name), why));
-        }
-        let now = self.sources(schema);
-        let only_in = |these: &[CopySource], those: &[CopySource]| {
-            these
-                .iter()
-                .find(|source| !those.contains(source))
-                .map(|source| source.table)
-        };
-        let table = only_in(began, &now).or_else(|| only_in(&now, began))?;
-        let name = schema
-            .table(table)
-            .map_or_else(String::new, |it| format!("{}.{}", it.schema, it.name));
-        Some((
-            name,
-            "its partitions or its row filter are others than when the generation began".to_owned(),
-        ))
+    /// Partitions whose rows are told apart: sent under their own name.
+    fn leaves(&self, facts: &TableFacts) -> Vec<Leaf> {
+        let own = facts.relation.kind == 'p' && !self.publication.via_root;
+        let leaves = facts.leaves.iter().filter(|_| own);
+        leaves
+            .map(|leaf| Leaf {
+                id: TableId(0),
+                oid: leaf.oid,
+                waiting: false,
+            })
+            .collect()
     }
 
     /// Each leaf with the table of the mirror that holds its rows.
@@ -211,25 +160,48 @@ impl CatalogView {
 
     /// The physical tables to copy for `schema`, which [`CatalogView::schema`] gave.
     pub fn copy_plan(&self, schema: &Schema) -> Vec<CopyTable> {
-        let mut plan = Vec::new();
-        for facts in &self.tables {
-            let Some(table) = schema
-                .tables
+        let tables = schema.tables.iter();
+        tables.flat_map(|table| self.copy_plan_of(table)).collect()
+    }
+
+    /// The physical tables that hold the rows of one table.
+    pub fn copy_plan_of(&self, table: &Table) -> Vec<CopyTable> {
+        let facts = self
+            .tables
+            .iter()
+            .find(|facts| facts.relation.oid == table.oid);
+        let target = |oid: Oid| {
+            let leaf = table.leaves.iter().find(|leaf| leaf.oid == oid);
+            leaf.map_or(table.id, |leaf| leaf.id)
+        };
+        // A filter of the root holds for its leaves.
+        let members = &self.publication.tables;
+        let has_filter = |oid: Oid| {
+            members
                 .iter()
-                .find(|table| table.oid == facts.relation.oid)
-            else {
-                continue;
-            };
+                .any(|it| it.oid == oid && it.filter.is_some())
+        };
+        let filtered_as = |oid: Oid| {
+            if has_filter(table.oid) {
+                table.oid
+            } else {
+                oid
+            }
+        };
+        let physical = facts.into_iter().flat_map(|facts| {
             let own = (facts.relation.kind != 'p').then_some(&facts.relation);
-            plan.extend(facts.leaves.iter().chain(own).map(|rel| CopyTable {
-                table: table.clone(),
-                rel: rel.oid,
-                quoted_name: rel.quoted_name(),
-                filter: rel.row_filter.clone(),
-                pages: u64::try_from(rel.pages).unwrap_or(0),
-            }));
-        }
-        plan
+            facts.leaves.iter().chain(own)
+        });
+        let read = |rel: &RelationFacts| CopyTable {
+            table: table.clone(),
+            target: target(rel.oid),
+            rel: rel.oid,
+            quoted_name: rel.quoted_name(),
+            filtered_as: rel.row_filter.as_ref().map(|_| filtered_as(rel.oid)),
+            filter: None,
+            pages: u64::try_from(rel.pages).unwrap_or(0),
+        };
+        physical.map(read).collect()
     }
 
     /// Names what is not as it was and no table lock keeps: tables, leaves, enum labels, attributes of
@@ -315,33 +287,4 @@ fn column(facts: &ColumnFacts) -> Column {
         kind: facts.kind(),
         not_null: facts.not_null,
     }
-}
-
-fn changed(old: &Table, new: &Table) -> Option<String> {
-    if (&old.schema, &old.name) != (&new.schema, &new.name) {
-        return Some(format!("it is called {}.{} now", new.schema, new.name));
-    }
-    for column in &old.columns {
-        let Some(now) = new.columns.iter().find(|now| now.attnum == column.attnum) else {
-            return Some(format!("column {:?} is gone", column.name));
-        };
-        if now.name != column.name {
-            return Some(format!(
-                "column {:?} is called {:?} now",
-                column.name, now.name
-            ));
-        }
-        if (now.type_oid, now.typmod, now.kind) != (column.type_oid, column.typmod, column.kind) {
-            let (was, is) = (&column.type_name, &now.type_name);
-            return Some(format!(
-                "column {:?} was {was} and is {is} now",
-                column.name
-            ));
-        }
-    }
-    let known = |column: &&Column| !old.columns.iter().any(|old| old.attnum == column.attnum);
-    if let Some(column) = new.columns.iter().find(known) {
-        return Some(format!("column {:?} is new", column.name));
-    }
-    (old.key != new.key).then(|| "its row key is another one".to_owned())
 }

@@ -20,7 +20,7 @@ use super::wire::{Socket, Wire};
 use crate::pg::conn::{
     HostError, KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_RETRIES, PINNED, Reason, SEND_TIMEOUT,
 };
-use crate::pg::endpoint::{Endpoint, Host, SslMode};
+use crate::pg::endpoint::{Endpoint, Host, Password, Secret, SslMode};
 use crate::pg::tls;
 
 /// What the server tells about itself at the start.
@@ -42,6 +42,8 @@ pub(super) async fn open(
     } else {
         tls::client_config(&endpoint.tls)?
     };
+    let password = endpoint.password.as_ref().map(Password::read).transpose();
+    let password = password.map_err(Reason::Password)?;
     let session = async {
         let (socket, binding) = match tls {
             _ if host.is_socket() => (unix(host).await?, None),
@@ -63,6 +65,7 @@ pub(super) async fn open(
         send(&mut wire, &startup).await?;
         let greeting = Authentication {
             endpoint,
+            password,
             binding,
             scram: None,
             proved: false,
@@ -142,6 +145,7 @@ async fn encrypt(
 
 struct Authentication<'a> {
     endpoint: &'a Endpoint,
+    password: Option<Secret>,
     /// What binds SCRAM to this TLS connection.
     binding: Option<Vec<u8>>,
     scram: Option<ScramSha256>,
@@ -264,8 +268,7 @@ impl Authentication<'_> {
     }
 
     fn password(&self) -> Result<&str, WalError> {
-        self.endpoint
-            .password
+        self.password
             .as_ref()
             .map(|it| it.expose())
             .ok_or(WalError::NoPassword)

@@ -1,10 +1,12 @@
-//! Serving HTTP, with TLS when certificates are configured. Handshakes run beside each other, so a client that
-//! does not finish one is in nobody's way.
+//! Serving HTTP, with TLS when certificates are configured: what gateway and follower have in common towards their
+//! control ports. Handshakes run beside each other, so a client that does not finish one is in nobody's way.
+
+#![warn(missing_docs)]
 
 use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,11 +17,24 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
-use tokio_rustls::TlsAcceptor;
+pub use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::ServerTls;
+/// Certificates of a server.
+#[derive(Clone, Debug, serde::Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ServerTls {
+    /// PEM file with the certificate and its chain.
+    pub cert: PathBuf,
+    /// PEM file with the private key.
+    pub key: PathBuf,
+    /// PEM file with the authorities whose clients are let in; without it any client may connect.
+    pub client_ca: Option<PathBuf>,
+}
+
+#[cfg(test)]
+mod tests;
 
 /// A handshake that takes longer is dropped.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -28,7 +43,10 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 const HANDSHAKES: usize = 64;
 
 /// Serves until stopped.
-pub(crate) async fn serve(
+///
+/// # Errors
+/// When the listener fails for good.
+pub async fn serve(
     listener: TcpListener,
     acceptor: Option<TlsAcceptor>,
     router: Router,
@@ -55,7 +73,10 @@ pub(crate) async fn serve(
 }
 
 /// Reads the certificates.
-pub(crate) fn acceptor(tls: &ServerTls) -> io::Result<TlsAcceptor> {
+///
+/// # Errors
+/// When a file cannot be read or holds something else; the error names it.
+pub fn acceptor(tls: &ServerTls) -> io::Result<TlsAcceptor> {
     Ok(TlsAcceptor::from(Arc::new(server_config(tls)?)))
 }
 
@@ -88,7 +109,12 @@ impl axum::serve::Listener for Tls {
                         }
                     });
                 }
-                Some(Ok(Some(ready))) = self.handshakes.join_next() => return ready,
+                // A pattern that does not fit would switch the branch off: one that failed is looked at here.
+                Some(done) = self.handshakes.join_next() => {
+                    if let Ok(Some(ready)) = done {
+                        return ready;
+                    }
+                }
             }
         }
     }

@@ -1,0 +1,317 @@
+//! What Postgres does around a schema change, and that the mirror ends equal all the same. Tests are named after their
+//! line in designs/002.
+
+use std::{path::Path, time::Duration};
+
+use rindle_drills::{
+    cluster::Cluster,
+    postgres::{Server, Session},
+    wait,
+};
+use rusqlite::{Connection, OpenFlags};
+
+const READY_WITHIN: Duration = Duration::from_secs(60);
+/// A waiter is let by when it has waited for two seconds, and it is looked once a second.
+const LET_BY_WITHIN: Duration = Duration::from_secs(20);
+
+/// A cluster whose publication `own` is made by `publish`.
+async fn started(server: &Server, name: &str, setup: &str, publish: &str) -> Cluster {
+    server.create_database(name, "").await.unwrap();
+    let mut cluster = Cluster::new(server, name, name).await.unwrap();
+    cluster.session.run(setup).await.unwrap();
+    cluster.add_marker(None).await.unwrap();
+    cluster.session.run(publish).await.unwrap();
+    cluster.publication = "own".to_owned();
+    cluster.add_marker(Some("own")).await.unwrap();
+    cluster.prepare_as_it_is().await.unwrap();
+    cluster.mint().await.unwrap();
+    cluster.start_gateway().await.unwrap();
+    let first = cluster.add_follower().await.unwrap();
+    let follower = cluster.follower(first).unwrap();
+    follower.until_ready(READY_WITHIN).await.unwrap();
+    cluster
+}
+
+async fn run(session: &Session, sql: &str) {
+    let done = session.run(sql).await;
+    done.unwrap_or_else(|error| panic!("{sql}: {error:#}"));
+}
+
+async fn equal(cluster: &mut Cluster, what: &str) {
+    let followed = cluster.must_follow(0).await;
+    followed.unwrap_or_else(|error| panic!("{what}: {error:#}"));
+}
+
+/// Names of the tables that readers of a mirror see.
+fn tables(mirror: &Path) -> Vec<String> {
+    let sqlite = Connection::open_with_flags(mirror, OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap();
+    let sql = "select name from sqlite_schema where type = 'table' and name not like '\\_rindle\\_%' escape '\\' \
+         and name not like 'sqlite%' order by name";
+    let mut select = sqlite.prepare(sql).unwrap();
+    let names = select.query_map([], |row| row.get(0)).unwrap();
+    names.map(Result::unwrap).collect()
+}
+
+/// Waits until a status of the gateway has these words.
+async fn told(cluster: &Cluster, part: &str, words: &str) {
+    let what = format!("{words} in {part}");
+    let told = wait::until_true(&what, READY_WITHIN, async || {
+        let status = cluster.gateway_status().await?;
+        Ok(status[part].to_string().contains(words))
+    });
+    told.await.unwrap();
+}
+
+/// Each: what an open transaction wrote before, the change that does not wait for it, what others write in the new shape,
+/// what the open transaction writes then. With `{pub}` for the publication.
+const OVERTAKEN: [(&str, &str, &str, &str); 5] = [
+    (
+        "insert into labelled values (10, 'done', '{done}')",
+        "alter type phase rename value 'done' to 'finished'",
+        "insert into labelled values (11, 'finished', '{new,finished}')",
+        "insert into labelled values (12, 'finished', null); update labelled set p = 'new' where id = 10",
+    ),
+    (
+        // A label that is an old one and a new one.
+        "insert into labelled values (20, 'new', '{new}')",
+        "begin; alter type phase rename value 'new' to 'older'; alter type phase rename value 'finished' to 'new'; commit",
+        "insert into labelled values (21, 'new', '{older}')",
+        "insert into labelled values (22, 'older', '{new}')",
+    ),
+    (
+        "insert into composed values (10, '(1,2)')",
+        "alter type pair add attribute c int",
+        "insert into composed values (11, '(3,4,5)')",
+        "insert into composed values (12, '(6,7,8)'); delete from composed where id = 1",
+    ),
+    (
+        "insert into listed values (10, 'a', 'b')",
+        "begin; alter publication own drop table listed; alter publication own add table listed (id, a); commit",
+        "insert into listed values (11, 'a', 'hidden')",
+        "insert into listed values (12, 'a', 'hidden'); update listed set b = 'hidden' where id = 10",
+    ),
+    (
+        "insert into listed values (20, 'a', 'b')",
+        "begin; alter publication own drop table listed; alter publication own add table listed; commit",
+        "insert into listed values (21, 'a', 'shown')",
+        "insert into listed values (22, 'a', 'shown'); update listed set b = 'shown' where id = 20",
+    ),
+];
+
+const OVERTAKEN_SETUP: &str = "create type phase as enum ('new', 'done'); create type pair as (a int, b int); \
+     create table labelled(id int primary key, p phase, hist phase[]); insert into labelled values (1, 'done', '{done,new}'); \
+     create table composed(id int primary key, q pair); insert into composed values (1, '(1,2)'), (2, '(3,4)'); \
+     create table listed(id int primary key, a text, b text); insert into listed values (1, 'a', 'b')";
+
+/// Rows that were written before such a change come after it, and as text that depends on what the server decoded before.
+#[tokio::test]
+async fn h1_rows_of_a_transaction_that_a_change_overtook_end_as_the_source_shows_them() {
+    let server = Server::start().await.unwrap();
+    let publish = "create publication own for table labelled, composed, listed";
+    let mut cluster = started(&server, "overtaken", OVERTAKEN_SETUP, publish).await;
+    let open = server.session("overtaken").await.unwrap();
+    for (before, change, others, after) in OVERTAKEN {
+        run(&open, "begin").await;
+        run(&open, before).await;
+        run(&cluster.session, change).await;
+        run(&cluster.session, others).await;
+        // The server has decoded rows of the new shape before those of the transaction.
+        let mark = cluster.mark().await.unwrap();
+        cluster.until_marked(0, mark, READY_WITHIN).await.unwrap();
+        run(&open, after).await;
+        let still = "select count(*) from pg_stat_activity where state = 'idle in transaction' \
+             and datname = current_database()";
+        assert_eq!(cluster.session.text(still).await.unwrap(), "1");
+        run(&open, "commit").await;
+        equal(&mut cluster, change).await;
+    }
+    cluster.produce().await.unwrap();
+    let second = cluster.add_follower_from_image().await.unwrap();
+    cluster.must_be_equal(second).await.unwrap();
+}
+
+#[tokio::test]
+async fn b8_our_own_tables_are_published_with_all_tables_and_never_mirrored() {
+    let server = Server::start().await.unwrap();
+    let setup = "create table kept(id int primary key, v text); insert into kept values (1, 'a')";
+    let publish = "create publication own for all tables";
+    let mut cluster = started(&server, "everything", setup, publish).await;
+    let ours = "select count(*) from pg_publication_tables where pubname = 'own' and schemaname = 'rindle' \
+         and tablename = 'published_schema'";
+    assert_eq!(cluster.session.text(ours).await.unwrap(), "1");
+    // What we write for it, and take away again, is in the stream; the user's own statement does not fail for it.
+    for change in [
+        "alter table kept add w text default 'w'",
+        "update rindle.published_schema set made_at = made_at - interval '3 days'",
+        "delete from rindle.published_schema where id < 0",
+        "begin; create table made(id int primary key, v text); insert into made values (1, 'a'); commit",
+        "begin; insert into made values (2, 'b'); alter table made rename to made_anew; commit",
+    ] {
+        run(&cluster.session, change).await;
+        equal(&mut cluster, change).await;
+    }
+    assert_eq!(
+        tables(&cluster.mirror(0)),
+        ["drill_marker", "kept", "made_anew"]
+    );
+    let status = cluster.gateway_status().await.unwrap();
+    assert!(
+        !status["unmirrored"]
+            .to_string()
+            .contains("published_schema")
+    );
+    cluster.produce().await.unwrap();
+    let second = cluster.add_follower_from_image().await.unwrap();
+    cluster.must_be_equal(second).await.unwrap();
+}
+
+#[tokio::test]
+async fn h3_a_table_that_is_unlogged_leaves_the_mirror_and_comes_back_whole() {
+    let server = Server::start().await.unwrap();
+    let setup =
+        "create table passing(id int primary key, v text); insert into passing values (1, 'a')";
+    let publish = "create publication own for all tables";
+    let mut cluster = started(&server, "unlogged", setup, publish).await;
+    let sent = "select count(*) from pg_publication_tables where tablename = 'passing'";
+    for logged in [false, true] {
+        let (word, there) = if logged {
+            ("logged", "1")
+        } else {
+            ("unlogged", "0")
+        };
+        run(
+            &cluster.session,
+            &format!(
+                "alter table passing set {word}; insert into passing values (2 + {there}, '{word}')"
+            ),
+        )
+        .await;
+        assert_eq!(cluster.session.text(sent).await.unwrap(), there);
+        equal(&mut cluster, word).await;
+        let shown = tables(&cluster.mirror(0)).contains(&"passing".to_owned());
+        assert_eq!(shown, logged, "{word}");
+    }
+    // C4: one that is made unlogged is no part of it either.
+    run(
+        &cluster.session,
+        "create unlogged table scratch(id int primary key); insert into scratch values (1)",
+    )
+    .await;
+    equal(&mut cluster, "an unlogged table").await;
+    run(
+        &cluster.session,
+        "alter table scratch set logged; insert into scratch values (2)",
+    )
+    .await;
+    equal(&mut cluster, "set logged").await;
+    assert!(tables(&cluster.mirror(0)).contains(&"scratch".to_owned()));
+}
+
+#[tokio::test]
+async fn h4_a_table_without_a_key_is_told_and_comes_with_its_key() {
+    let server = Server::start().await.unwrap();
+    let setup = "create table kept(id int primary key)";
+    let publish = "create publication own for all tables";
+    let mut cluster = started(&server, "keyless", setup, publish).await;
+    run(
+        &cluster.session,
+        "create table late as select n as id, 'v' || n as v from generate_series(1, 200) n; insert into late values (201, 'w')",
+    )
+    .await;
+    told(&cluster, "unmirrored", "late").await;
+    // The stream goes on, and shows nothing of it.
+    let mark = cluster.mark().await.unwrap();
+    cluster.until_marked(0, mark, READY_WITHIN).await.unwrap();
+    assert!(!tables(&cluster.mirror(0)).contains(&"late".to_owned()));
+    run(
+        &cluster.session,
+        "alter table late add primary key (id); update late set v = 'x' where id = 3",
+    )
+    .await;
+    equal(&mut cluster, "a key that came later").await;
+    // Made with its rows and its key in one transaction: the rows come under a shape without the key.
+    run(
+        &cluster.session,
+        "begin; create table at_once as select n as id, 'v' || n as v from generate_series(1, 200) n; \
+         alter table at_once add primary key (id); update at_once set v = 'x' where id = 3; commit",
+    )
+    .await;
+    equal(&mut cluster, "made with rows and key").await;
+    let status = cluster.gateway_status().await.unwrap();
+    assert_eq!(status["unmirrored"], serde_json::json!([]), "{status}");
+}
+
+const BIG: &str = "create table big(id int primary key, v text, large text); alter table big alter large set storage external; \
+     insert into big select n, repeat('v', 250), case when n % 1000 = 0 then repeat(md5(n::text), 100) end \
+     from generate_series(1, 300000) n; create table other(id int primary key, v text); insert into other values (1, 'a'); \
+     create table gone(id int primary key, v text); insert into gone values (1, 'a')";
+
+/// Waits until an attempt has read rows, and is not at its end.
+async fn copying(cluster: &Cluster) {
+    let what = "rows of a backfill to be read";
+    let read = wait::until_true(what, READY_WITHIN, async || {
+        let status = cluster.gateway_status().await?;
+        let backfills = status["backfills"].as_array().cloned().unwrap_or_default();
+        let rows = |it: &serde_json::Value| it["rows"].as_u64().unwrap_or(0);
+        Ok(backfills.iter().any(|it| (1..250_000).contains(&rows(it))))
+    });
+    read.await.unwrap();
+}
+
+/// Waits until somebody waits behind a session of the backfill.
+async fn somebody_waits(cluster: &Cluster) {
+    let sql = "select count(*) from pg_stat_activity a join pg_stat_activity b on b.pid = any (pg_blocking_pids(a.pid)) \
+         where b.application_name like 'rindle-backfill%'";
+    let what = "somebody to wait behind the backfill";
+    let waits = async || Ok(cluster.session.text(sql).await? != "0");
+    wait::until_true(what, READY_WITHIN, waits).await.unwrap();
+}
+
+/// The snapshot of a copy holds up every index that is built concurrently, whatever its table; rows change meanwhile.
+#[tokio::test]
+async fn a8_who_waits_behind_a_backfill_goes_first() {
+    let server = Server::start().await.unwrap();
+    let publish = "create publication own for table other";
+    let mut cluster = started(&server, "yields", BIG, publish).await;
+    run(
+        &cluster.session,
+        "alter publication own add table big; alter publication own add table gone",
+    )
+    .await;
+    copying(&cluster).await;
+    let builder = server.session("yields").await.unwrap();
+    let built = tokio::spawn(async move {
+        builder
+            .run("create index concurrently other_v on other(v)")
+            .await
+    });
+    somebody_waits(&cluster).await;
+    let built = tokio::time::timeout(LET_BY_WITHIN, built).await;
+    built.expect("the index waits no longer").unwrap().unwrap();
+    let log = cluster.gateway().unwrap().log();
+    assert!(log.contains("waits for it, and goes first"), "{log}");
+
+    // The next attempt: rows change, one table goes, another one is migrated.
+    copying(&cluster).await;
+    for sql in [
+        "update big set v = 'changed' where id % 1000 = 0",
+        "update big set large = large || '!' where id % 2000 = 0",
+        "update big set id = -id where id % 5000 = 0",
+        "begin; delete from big where id = 1; insert into big values (1, 'again', null); commit",
+        "drop table gone",
+    ] {
+        run(&cluster.session, sql).await;
+    }
+    let altered = cluster
+        .session
+        .run("alter table big add w text default 'w'");
+    let altered = tokio::time::timeout(LET_BY_WITHIN, altered).await;
+    altered.expect("the migration waits no longer").unwrap();
+    run(
+        &cluster.session,
+        "insert into big values (-1, 'new', null, 'x')",
+    )
+    .await;
+    equal(&mut cluster, "a backfill that was held up").await;
+    assert_eq!(tables(&cluster.mirror(0)), ["big", "drill_marker", "other"]);
+}

@@ -1,0 +1,329 @@
+//! What a message of the stream announces: the row that proves it, and facts that it could not see.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use rindle_proto::ids::{FinalLsn, Lsn, Oid};
+use tokio_postgres::error::SqlState;
+use tokio_postgres::{Client, Row};
+
+use super::believed::Believed;
+use crate::pg::catalog::{self, CatalogError, Patch, PublicationFacts, RelationFacts};
+
+/// Only the definer of the capture functions writes these rows, in the transaction that emits the message.
+const ROW: &str = "SELECT (xid::text::numeric % 4294967296)::int8, facts::text FROM rindle.published_schema WHERE id = $1";
+
+/// A transaction is sent as soon as its commit is in the WAL, a moment before others see it (much longer where it waits
+/// for a synchronous standby). It holds the lock on its id until they do.
+const COMMITTING: &str = "SELECT EXISTS (SELECT FROM pg_catalog.pg_locks \
+    WHERE locktype = 'transactionid' AND mode = 'ExclusiveLock' AND transactionid = $1::text::xid)";
+
+/// How far the WAL is: what was read before is as old as this at most.
+const POSITION: &str = "SELECT pg_catalog.pg_current_wal_insert_lsn()::text";
+
+/// Pause between two looks at a transaction that is committing.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// A message of the stream that announces something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// Of the row that says what.
+    pub id: i64,
+    /// Transaction that must have written it.
+    pub xid: u32,
+    /// Position of the message: what it says was so a moment before.
+    pub sent: Lsn,
+    /// Start of the transaction's commit record: what others committed in between is believed already.
+    pub final_lsn: FinalLsn,
+}
+
+/// What an announcement says.
+#[derive(Debug)]
+pub struct Announced {
+    /// Transaction that wrote the row: the low 32 bits.
+    pub xid: u32,
+    /// What it says.
+    pub patch: Patch,
+    /// Relations of which it may not say everything.
+    pub unsure: BTreeSet<Oid>,
+}
+
+/// Why an announcement could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum AnnounceError {
+    /// The role may not.
+    #[error(
+        "the gateway's role may not read rindle.published_schema, which says what a migration did: run rindle pg \
+         prepare --role"
+    )]
+    Refused(#[source] tokio_postgres::Error),
+    /// A row that this program does not understand.
+    #[error(
+        "row {id} of rindle.published_schema is not understood ({detail}): rindle pg prepare of another version made it; \
+         run a gateway of that version"
+    )]
+    Strange {
+        /// Of the row.
+        id: i64,
+        /// What is wrong.
+        detail: String,
+    },
+    /// The query failed: it is asked again.
+    #[error("read what a migration did")]
+    Query(#[from] tokio_postgres::Error),
+    /// The catalog could not be read: it is asked again.
+    #[error(transparent)]
+    Catalog(#[from] CatalogError),
+}
+
+impl AnnounceError {
+    /// True when asking again, after a new connection, may help.
+    pub fn is_transient(&self) -> bool {
+        matches!(self, AnnounceError::Query(_) | AnnounceError::Catalog(_))
+    }
+}
+
+/// The row of an announcement; none when there is no such row.
+///
+/// # Errors
+/// See [`AnnounceError`].
+pub async fn read(
+    client: &Client,
+    asked: Asked,
+    believed: &Believed,
+) -> Result<Option<Announced>, AnnounceError> {
+    let Asked { id, xid, .. } = asked;
+    let Some(row) = committed_row(client, id, xid).await? else {
+        return Ok(None);
+    };
+    let strange = |detail: String| AnnounceError::Strange { id, detail };
+    let xid: i64 = row.try_get(0)?;
+    let patch: Patch =
+        serde_json::from_str(row.try_get(1)?).map_err(|error| strange(error.to_string()))?;
+    if patch.v != 1 {
+        return Err(strange(format!("version {}", patch.v)));
+    }
+    let xid = u32::try_from(xid).map_err(|_not_32_bits| strange(format!("transaction {xid}")))?;
+    let mut announced = Announced {
+        xid,
+        patch,
+        unsure: BTreeSet::new(),
+    };
+    let patch = &mut announced.patch;
+    patch.stale |= believed
+        .formers
+        .overtook(patch, asked.sent, asked.final_lsn);
+    if announced.patch.copied.is_none() {
+        complete(client, &mut announced, believed).await?;
+    }
+    Ok(Some(announced))
+}
+
+async fn committed_row(client: &Client, id: i64, xid: u32) -> Result<Option<Row>, AnnounceError> {
+    let xid = xid.to_string();
+    loop {
+        // Asked before the row is read: whatever is not committing then, is seen by the query after it.
+        let committing: bool = client.query_one(COMMITTING, &[&xid]).await?.try_get(0)?;
+        let row = match client.query_opt(ROW, &[&id]).await {
+            Err(error) if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
+                return Err(AnnounceError::Refused(error));
+            }
+            Err(error) if error.code() == Some(&SqlState::UNDEFINED_TABLE) => return Ok(None),
+            row => row?,
+        };
+        if row.is_some() || !committing {
+            return Ok(row);
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// Reads what the message's transaction could not see: in REPEATABLE READ the catalog is as old as the snapshot, in any
+/// level as old as the message.
+async fn complete(
+    client: &Client,
+    announced: &mut Announced,
+    believed: &Believed,
+) -> Result<(), AnnounceError> {
+    let patch = &mut announced.patch;
+    if patch.stale {
+        // What others added is not left out.
+        patch.full = false;
+        // What others dropped does not come back.
+        let dropped = |oid: Oid| believed.was_mirrored(oid);
+        if let Some(seen) = patch.publications.take() {
+            let now = catalog::read_publications(client, believed.facts.publication.oid).await?;
+            patch.publications = Some(published(&seen, now, believed));
+        }
+        let named: Vec<Oid> = patch
+            .relations
+            .iter()
+            .map(|relation| relation.oid)
+            .collect();
+        let fresh = catalog::read_relations(client, &named).await?;
+        let now: BTreeSet<Oid> = fresh.relations.iter().map(|it| it.oid).collect();
+        patch
+            .relations
+            .retain(|it| now.contains(&it.oid) || !dropped(it.oid));
+        announced.unsure = adopt(patch, fresh, believed);
+        let at: String = client.query_one(POSITION, &[]).await?.try_get(0)?;
+        announced.patch.read_at = at.parse().ok();
+    }
+    let patch = &mut announced.patch;
+    let unknown = believed
+        .facts
+        .patched(patch)
+        .map(|facts| facts.unknown_members())
+        .unwrap_or_default();
+    if !unknown.is_empty() {
+        let fresh = catalog::read_relations(client, &unknown).await?;
+        patch.relations.extend(fresh.relations);
+        patch.types.extend(fresh.types);
+    }
+    Ok(())
+}
+
+/// The publication as a transaction with an old snapshot leaves it.
+fn published(
+    seen: &[PublicationFacts],
+    now: Vec<PublicationFacts>,
+    believed: &Believed,
+) -> Vec<PublicationFacts> {
+    let known = &believed.facts.publication;
+    let Some(seen) = seen.iter().find(|it| it.oid == known.oid) else {
+        return now;
+    };
+    let left = |now: PublicationFacts| believed.formers.publication(seen, &now, known);
+    now.into_iter().map(left).collect()
+}
+
+/// Takes fresh facts over stale ones, and says which relations they differ in. Names are not taken: those of this moment
+/// may be somebody's who renamed later, and the stream knows no such name yet.
+fn adopt(patch: &mut Patch, fresh: Patch, believed: &Believed) -> BTreeSet<Oid> {
+    let mut now: BTreeMap<Oid, RelationFacts> =
+        fresh.relations.into_iter().map(|it| (it.oid, it)).collect();
+    let known = |oid: Oid| believed.facts.relations.get(&oid);
+    // A message may name a relation twice, and the second would undo the first.
+    let mut listed = BTreeSet::new();
+    patch.relations.retain(|it| listed.insert(it.oid));
+    let mut unsure = BTreeSet::new();
+    for relation in &mut patch.relations {
+        let fresh = now
+            .remove(&relation.oid)
+            .unwrap_or_else(|| relation.clone());
+        // Sizes and files change by themselves, and a name changes no row.
+        let same = RelationFacts {
+            pages: relation.pages,
+            filenode: relation.filenode,
+            schema: relation.schema.clone(),
+            namespace: relation.namespace,
+            name: relation.name.clone(),
+            ..fresh.clone()
+        } == *relation;
+        if !same {
+            unsure.insert(relation.oid);
+        }
+        let known = known(relation.oid);
+        *relation = believed.formers.named(fresh, Some(&*relation), known);
+    }
+    unsure.extend(now.keys().copied());
+    let others = now.into_values().map(|it| {
+        let known = known(it.oid);
+        believed.formers.named(it, None, known)
+    });
+    patch.relations.extend(others);
+    // A label of later makes its tables wait now; one that was forgotten would never.
+    patch.types = fresh.types;
+    unsure
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pg::catalog::samples::{column, facts, relation};
+
+    const T: u32 = 20_000;
+
+    fn patch(relations: Vec<RelationFacts>) -> Patch {
+        Patch {
+            v: 1,
+            relations,
+            ..Patch::default()
+        }
+    }
+
+    fn wider() -> RelationFacts {
+        let mut relation = relation(T);
+        relation.columns.push(column(3, "others", 23));
+        relation
+    }
+
+    #[test]
+    fn what_others_added_is_kept_though_a_message_names_the_table_twice() {
+        let believed = Believed::first(facts(vec![wider()])).unwrap();
+        let mut stale = patch(vec![relation(T), relation(T)]);
+        let unsure = adopt(&mut stale, patch(vec![wider()]), &believed);
+        assert_eq!(stale.relations, [wider()]);
+        assert_eq!(unsure, BTreeSet::from([Oid(T)]));
+    }
+
+    #[test]
+    fn b3_what_is_published_while_its_schema_is_renamed_has_the_new_name() {
+        let mut believed = Believed::first(facts(vec![])).unwrap();
+        let mut relation = relation(T);
+        relation.namespace = Oid(2200);
+        let renamed = Patch {
+            schemas: vec![(Oid(2200), "there".to_owned())],
+            ..patch(vec![])
+        };
+        let none = BTreeSet::new();
+        let around = crate::ddl::believed::Around {
+            final_lsn: FinalLsn(Lsn(100)),
+            strangers: &none,
+            rewritten: &BTreeMap::new(),
+            unsure: &none,
+        };
+        believed = believed.learn(&renamed, around).unwrap().believed;
+        let named = patch(vec![relation.clone()]);
+        let overtook = |sent: u64, own: u64| {
+            let own = FinalLsn(Lsn(own));
+            believed.formers.overtook(&named, Lsn(sent), own)
+        };
+        assert!(overtook(90, 110));
+        assert!(!overtook(101, 110), "it was sent later, and knows");
+        // Somebody renamed it once more, of which the stream knows nothing yet.
+        let later = RelationFacts {
+            schema: "later".to_owned(),
+            ..relation.clone()
+        };
+        let mut stale = patch(vec![relation]);
+        adopt(&mut stale, patch(vec![later]), &believed);
+        assert_eq!(stale.relations[0].schema, "there");
+    }
+
+    #[test]
+    fn b1_a_message_that_others_overtook_is_read_anew() {
+        let [before, after] = [relation(T), wider()].map(|it| facts(vec![it]));
+        let mut believed = Believed::first(before).unwrap();
+        believed.forget(&after, FinalLsn(Lsn(100)));
+        believed.facts = after;
+        let overtook = |sent: u64, own: u64| {
+            let (sent, own) = (Lsn(sent), FinalLsn(Lsn(own)));
+            let named = patch(vec![relation(T)]);
+            believed.formers.overtook(&named, sent, own)
+        };
+        assert!(overtook(90, 110));
+        assert!(!overtook(105, 110), "it was sent later, and knows");
+        assert!(!overtook(90, 100), "the change is its own");
+        // What was read later than its transaction is newer than messages from before that.
+        let read_at = Some(Lsn(200));
+        let read = Patch {
+            read_at,
+            ..patch(vec![wider()])
+        };
+        believed.formers.note_patch(&read, FinalLsn(Lsn(190)));
+        let named = patch(vec![relation(T)]);
+        let own = FinalLsn(Lsn(160));
+        assert!(believed.formers.overtook(&named, Lsn(150), own));
+    }
+}

@@ -1,0 +1,26 @@
+
+-- What every document of facts begins with, and the facts of the relations.
+DECLARE
+    facts jsonb := jsonb_build_object('v', 1, 'tag', tag);
+    relations jsonb;
+    types jsonb;
+BEGIN
+    IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
+        facts := facts || '{"stale": true}';
+    END IF;
+    IF cardinality(shown) = 0 THEN
+        RETURN facts;
+    END IF;
+    relations := (SELECT jsonb_agg(r.relation) FROM rindle._relations(shown) AS r(relation));
+    -- Most tables have nothing but plain base types, which are made of nothing.
+    IF EXISTS (SELECT FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+        WHERE a.attrelid = ANY(shown) AND a.attnum > 0 AND NOT a.attisdropped
+            AND (t.typtype <> 'b' OR t.typelem <> 0)) THEN
+        types := (SELECT jsonb_agg(t.type) FROM rindle._types(shown) AS t(type));
+    END IF;
+    facts := facts || jsonb_build_object('relations', coalesce(relations, '[]'));
+    IF types IS NOT NULL THEN
+        facts := facts || jsonb_build_object('types', types);
+    END IF;
+    RETURN facts;
+END

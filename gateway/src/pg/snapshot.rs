@@ -1,0 +1,64 @@
+//! Snapshots that a replication slot exports: how they are kept and shared.
+
+use std::time::{Duration, Instant};
+
+use tokio_postgres::{Client, Error};
+
+/// Transactions that the snapshot of this session holds to be over, and that have not ended. Locks tell the id in 32 bits;
+/// the rest is that of the snapshot's next id, from which none is farther than half of them.
+const ENDING: &str = "
+SELECT coalesce(pg_catalog.string_agg(full_id::text, ', '), '')
+FROM pg_catalog.pg_current_snapshot() AS own,
+    LATERAL (SELECT pg_catalog.pg_snapshot_xmax(own)::text::int8 AS next) AS bound,
+    pg_catalog.pg_locks AS held,
+    LATERAL (SELECT next + (transactionid::text::int8 - next % 4294967296 + 6442450944) % 4294967296 - 2147483648 AS full_id) AS id
+WHERE held.locktype = 'transactionid' AND held.mode = 'ExclusiveLock' AND held.granted
+    AND full_id > 0 AND full_id < next AND pg_catalog.pg_visible_in_snapshot(full_id::text::xid8, own)";
+
+/// Between two looks.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// After so long it is told what is waited for.
+const TOLD_AFTER: Duration = Duration::from_secs(5);
+
+/// SQL that begins a transaction under an exported snapshot.
+pub fn import(name: &str) -> String {
+    format!(
+        "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET TRANSACTION SNAPSHOT '{}'",
+        name.replace('\'', "''")
+    )
+}
+
+/// Imports the snapshot that a slot exported into this session, which keeps it from then on, and gives the name under which
+/// others import it.
+///
+/// A commit is in the WAL, and so in such a snapshot, a moment before the server counts its transaction as committed. Rows
+/// that are read in that moment are taken for those of a transaction that failed, by us and by whoever believes the hint
+/// that reading leaves on them. So nothing is read under the snapshot before every such transaction has ended.
+///
+/// # Errors
+/// When Postgres refuses.
+pub async fn keep(client: &Client, exported: &str) -> Result<String, Error> {
+    client.batch_execute(&import(exported)).await?;
+    until_ended(client).await?;
+    let shared = client.query_one("SELECT pg_catalog.pg_export_snapshot()", &[]);
+    shared.await?.try_get(0)
+}
+
+async fn until_ended(client: &Client) -> Result<(), Error> {
+    let (begun, mut is_told) = (Instant::now(), false);
+    loop {
+        let ending: String = client.query_one(ENDING, &[]).await?.try_get(0)?;
+        if ending.is_empty() {
+            return Ok(());
+        }
+        if !is_told && begun.elapsed() >= TOLD_AFTER {
+            is_told = true;
+            tracing::warn!(
+                transactions = ending,
+                "a copy waits for transactions whose commit is written and that do not end; look for the synchronous standby"
+            );
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
