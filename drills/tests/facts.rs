@@ -64,7 +64,7 @@ async fn told(cluster: &Cluster, part: &str, words: &str) {
 
 /// Each: what an open transaction wrote before, the change that does not wait for it, what others write in the new shape,
 /// what the open transaction writes then. With `{pub}` for the publication.
-const OVERTAKEN: [(&str, &str, &str, &str); 5] = [
+const OVERTAKEN: [(&str, &str, &str, &str); 9] = [
     (
         "insert into labelled values (10, 'done', '{done}')",
         "alter type phase rename value 'done' to 'finished'",
@@ -96,18 +96,43 @@ const OVERTAKEN: [(&str, &str, &str, &str); 5] = [
         "insert into listed values (21, 'a', 'shown')",
         "insert into listed values (22, 'a', 'shown'); update listed set b = 'shown' where id = 20",
     ),
+    (
+        "alter schema there rename to elsewhere",
+        "alter table there.moved rename to renamed",
+        "insert into there.renamed values (2)",
+        "insert into elsewhere.renamed values (3)",
+    ),
+    (
+        "alter table elsewhere.renamed rename to again",
+        "alter schema elsewhere rename to last",
+        "create table last.other(id int primary key); alter publication own add table last.other",
+        "insert into last.again values (4)",
+    ),
+    (
+        "alter table last.again set schema public",
+        "begin; alter schema last rename to other_last; alter table other_last.other rename to renamed; commit",
+        "insert into other_last.renamed values (1)",
+        "insert into public.again values (5)",
+    ),
+    (
+        "alter table public.again set schema other_last",
+        "alter schema other_last rename to home",
+        "insert into home.renamed values (2)",
+        "insert into home.again values (6)",
+    ),
 ];
 
 const OVERTAKEN_SETUP: &str = "create type phase as enum ('new', 'done'); create type pair as (a int, b int); \
      create table labelled(id int primary key, p phase, hist phase[]); insert into labelled values (1, 'done', '{done,new}'); \
      create table composed(id int primary key, q pair); insert into composed values (1, '(1,2)'), (2, '(3,4)'); \
-     create table listed(id int primary key, a text, b text); insert into listed values (1, 'a', 'b')";
+     create table listed(id int primary key, a text, b text); insert into listed values (1, 'a', 'b'); \
+     create schema there; create table there.moved(id int primary key); insert into there.moved values (1)";
 
 /// Rows that were written before such a change come after it, and as text that depends on what the server decoded before.
 #[tokio::test]
 async fn h1_rows_of_a_transaction_that_a_change_overtook_end_as_the_source_shows_them() {
     let server = Server::start().await.unwrap();
-    let publish = "create publication own for table labelled, composed, listed";
+    let publish = "create publication own for table labelled, composed, listed, there.moved";
     let mut cluster = started(&server, "overtaken", OVERTAKEN_SETUP, publish).await;
     let open = server.session("overtaken").await.unwrap();
     for (before, change, others, after) in OVERTAKEN {

@@ -49,8 +49,9 @@ impl Changes {
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Former {
-    /// Schema and name.
-    names: BTreeSet<(String, String)>,
+    names: BTreeSet<String>,
+    /// Schemas that it was in, and what they were called.
+    places: BTreeSet<(Oid, String)>,
     /// How the publication named it; none where it did not.
     members: Vec<Option<Member>>,
     changes: Changes,
@@ -61,13 +62,16 @@ impl Formers {
     pub(super) fn note(&mut self, before: &Facts, after: &Facts, at: FinalLsn) {
         self.note_changes(before, after, at);
         for (oid, old) in &before.relations {
-            let renamed = after
-                .relations
-                .get(oid)
-                .is_some_and(|new| name(new) != name(old));
-            if renamed {
-                let names = &mut self.relations.entry(*oid).or_default().names;
-                names.insert((old.schema.clone(), old.name.clone()));
+            let Some(new) = after.relations.get(oid) else {
+                continue;
+            };
+            if new.name != old.name {
+                let former = self.relations.entry(*oid).or_default();
+                former.names.insert(old.name.clone());
+            }
+            if place(new) != place(old) {
+                let former = self.relations.entry(*oid).or_default();
+                former.places.insert((old.namespace, old.schema.clone()));
             }
         }
         let (old, new) = (members(&before.publication), members(&after.publication));
@@ -141,13 +145,6 @@ impl Formers {
             || patch.types.iter().any(|it| of_type(it.0))
     }
 
-    pub(super) fn called(&self, oid: Oid, schema: &str, name: &str) -> bool {
-        let is_it = |(a, b): &(String, String)| (a.as_str(), b.as_str()) == (schema, name);
-        self.relations
-            .get(&oid)
-            .is_some_and(|former| former.names.iter().any(is_it))
-    }
-
     fn published(&self, oid: Oid, how: Option<&Member>) -> bool {
         let is_it = |it: &Option<Member>| it.as_ref() == how;
         self.relations
@@ -183,43 +180,59 @@ impl Formers {
     }
 
     /// `relation` under the name that it has after a transaction with an old snapshot, which sees it as `seen`; the rest
-    /// of it is of this moment.
+    /// of it is of this moment. Its name, its schema and what that is called are looked at one by one: each may be
+    /// another transaction's change.
     pub(super) fn named(
         &self,
         relation: RelationFacts,
         seen: Option<&RelationFacts>,
         believed: Option<&RelationFacts>,
     ) -> RelationFacts {
-        let by = match (seen, believed) {
-            (Some(seen), Some(known)) => {
-                let old = name(&relation) != name(seen)
-                    && self.called(seen.oid, &seen.schema, &seen.name);
-                if old { known } else { seen }
+        let Some(seen) = seen.or(believed) else {
+            return relation;
+        };
+        let none = Former::default();
+        let former = self.relations.get(&relation.oid).unwrap_or(&none);
+        let renamed = relation.name != seen.name && former.names.contains(&seen.name);
+        let name = match believed {
+            Some(known) if renamed => &known.name,
+            Some(_) | None => &seen.name,
+        };
+        let mut was_in = former.places.iter();
+        let moved =
+            relation.namespace != seen.namespace && was_in.any(|(oid, _)| *oid == seen.namespace);
+        let namespace = match believed {
+            Some(known) if moved => known.namespace,
+            Some(_) | None => seen.namespace,
+        };
+        let schema = match believed {
+            Some(known) if known.namespace == namespace => {
+                let mut places = former.places.iter();
+                let is_old = relation.schema != seen.schema
+                    && places.any(|(_, schema)| *schema == seen.schema);
+                if is_old || seen.namespace != namespace {
+                    &known.schema
+                } else {
+                    &seen.schema
+                }
             }
-            // Others may have renamed its schema and not known of it.
-            (Some(seen), None) => {
-                let called = self.schemas.get(&relation.namespace);
-                let schema = called.map_or(&relation.schema, |called| &called.name);
-                return RelationFacts {
-                    name: seen.name.clone(),
-                    schema: schema.clone(),
-                    ..relation
-                };
+            // It came to this schema, which others may have renamed without its transaction seeing that.
+            Some(_) | None => {
+                let called = self.schemas.get(&namespace);
+                called.map_or(&seen.schema, |called| &called.name)
             }
-            (None, Some(it)) => it,
-            (None, None) => return relation,
         };
         RelationFacts {
-            schema: by.schema.clone(),
-            namespace: by.namespace,
-            name: by.name.clone(),
+            name: name.clone(),
+            namespace,
+            schema: schema.clone(),
             ..relation
         }
     }
 }
 
-fn name(relation: &RelationFacts) -> (&str, &str) {
-    (&relation.schema, &relation.name)
+fn place(relation: &RelationFacts) -> (Oid, &str) {
+    (relation.namespace, &relation.schema)
 }
 
 fn members(publication: &PublicationFacts) -> BTreeMap<Oid, &Member> {
@@ -264,8 +277,42 @@ mod tests {
         // Others did before its commit; its snapshot is older.
         assert_eq!(of("b", "a", "b"), "b");
         assert_eq!(of("later", "a", "b"), "b");
-        assert!(formers.called(Oid(T), "public", "a"));
-        assert!(!formers.called(Oid(T), "public", "b"));
+    }
+
+    #[test]
+    fn b1_a_table_and_its_schema_that_two_rename_get_both_names() {
+        let of = |schema: &str, name: &str| RelationFacts {
+            schema: schema.to_owned(),
+            ..called(name)
+        };
+        // Somebody else's change, which committed first, is believed.
+        let after = |other: &RelationFacts, seen: &RelationFacts| {
+            let mut formers = Formers::default();
+            let [before, after] = [of("s", "t"), other.clone()].map(|it| facts(vec![it]));
+            formers.note(&before, &after, FinalLsn(Lsn(100)));
+            let left = formers.named(of("new", "renamed"), Some(seen), Some(other));
+            (left.schema, left.name)
+        };
+        let both = ("new".to_owned(), "renamed".to_owned());
+        assert_eq!(after(&of("s", "renamed"), &of("new", "t")), both);
+        assert_eq!(after(&of("new", "t"), &of("s", "renamed")), both);
+    }
+
+    #[test]
+    fn b1_a_table_comes_to_a_schema_under_the_name_that_others_gave_it() {
+        let of = |namespace: u32, schema: &str| RelationFacts {
+            namespace: Oid(namespace),
+            schema: schema.to_owned(),
+            ..called("t")
+        };
+        let renamed = Patch {
+            schemas: vec![(Oid(7), "new".to_owned())],
+            ..Patch::default()
+        };
+        let mut formers = Formers::default();
+        formers.note_patch(&renamed, FinalLsn(Lsn(100)));
+        let left = formers.named(of(7, "later"), Some(&of(7, "old")), Some(&of(5, "s")));
+        assert_eq!((left.namespace, left.schema), (Oid(7), "new".to_owned()));
     }
 
     fn publishes(oids: &[u32]) -> PublicationFacts {
