@@ -201,17 +201,17 @@ pub fn decode(
     let rows = compress::expand(&stored[HEADER_BYTES..], header.raw_bytes as usize);
     let rows = rows.map_err(BulkFlaw::Body)?;
     match Digest(Sha256::digest(&rows).into()) == part.rows_digest {
-        true => Ok(rows.into()),
+        true => Ok(rows),
         false => Err(BulkFlaw::Digest),
     }
 }
 
 fn encode(mut header: Header, rows: &[u8]) -> std::io::Result<(Header, Bytes)> {
-    let mut object = vec![0; HEADER_BYTES];
-    compress::append(&mut object, rows)?;
-    header.body_bytes = (object.len() - HEADER_BYTES) as u64;
-    object[..HEADER_BYTES].copy_from_slice(&header.encode());
-    Ok((header, object.into()))
+    let object = compress::behind(rows, |body_bytes| {
+        header.body_bytes = body_bytes;
+        header.encode()
+    })?;
+    Ok((header, object))
 }
 
 impl Header {

@@ -1,37 +1,41 @@
 //! zstd with a content checksum, into and out of one buffer.
 
-use std::io::{self, Cursor, Read as _};
+use std::io::{self, Read as _};
+
+use bytes::Bytes;
+
+use crate::buffer;
 
 /// Fast enough for the gateway's hot path; a stronger level changes no digest.
 const LEVEL: i32 = 1;
 
-/// Room that a header may claim before bytes have come.
-const TRUSTED_BYTES: usize = 64 << 20;
-
-/// Appends `raw`, compressed, to `out`; nothing at all for nothing.
-pub(crate) fn append(out: &mut Vec<u8>, raw: &[u8]) -> io::Result<()> {
-    if raw.is_empty() {
-        return Ok(());
-    }
+/// `raw`, compressed, behind the header that is made of the compressed length. Nothing is compressed to nothing.
+pub(crate) fn behind<const N: usize>(
+    raw: &[u8],
+    header: impl FnOnce(u64) -> [u8; N],
+) -> io::Result<Bytes> {
     let mut compressor = zstd::bulk::Compressor::new(LEVEL)?;
     compressor.include_checksum(true)?;
-    out.reserve(zstd::zstd_safe::compress_bound(raw.len()));
-    let mut end = Cursor::new(std::mem::take(out));
-    end.set_position(end.get_ref().len() as u64);
-    let written = compressor.compress_to_buffer(raw, &mut end);
-    *out = end.into_inner();
-    written.map(drop)
+    buffer::filled(N + zstd::zstd_safe::compress_bound(raw.len()), |object| {
+        let (start, body) = object.split_at_mut(N);
+        let len = match raw.is_empty() {
+            true => 0,
+            false => compressor.compress_to_buffer(raw, body)?,
+        };
+        start.copy_from_slice(&header(len as u64));
+        Ok(N + len)
+    })
 }
 
 /// The `raw_len` bytes that were compressed into `body`. Anything else, longer or shorter, is an error.
-pub(crate) fn expand(body: &[u8], raw_len: usize) -> io::Result<Vec<u8>> {
+pub(crate) fn expand(body: &[u8], raw_len: usize) -> io::Result<Bytes> {
     if body.is_empty() && raw_len == 0 {
-        return Ok(Vec::new());
+        return Ok(Bytes::new());
     }
-    let mut raw = Vec::with_capacity(raw_len.min(TRUSTED_BYTES));
-    let decoder = zstd::stream::read::Decoder::with_buffer(body)?;
-    decoder.take(raw_len as u64 + 1).read_to_end(&mut raw)?;
-    match raw.len() == raw_len {
+    let mut decoder = zstd::stream::read::Decoder::with_buffer(body)?;
+    let raw = buffer::filled(raw_len, |raw| buffer::read_full(&mut decoder, raw))?;
+    let is_longer = decoder.read(&mut [0])? > 0;
+    match raw.len() == raw_len && !is_longer {
         true => Ok(raw),
         false => Err(io::Error::new(
             io::ErrorKind::InvalidData,
@@ -48,9 +52,14 @@ mod tests {
     proptest! {
         #[test]
         fn round_trips_behind_a_header(raw: Vec<u8>) {
-            let mut out = b"head".to_vec();
-            append(&mut out, &raw).unwrap();
+            let mut len = 0;
+            let out = behind(&raw, |told| {
+                len = told;
+                *b"head"
+            });
+            let out = out.unwrap();
             prop_assert_eq!(&out[..4], b"head");
+            prop_assert_eq!(out.len() as u64, 4 + len);
             prop_assert_eq!(expand(&out[4..], raw.len()).unwrap(), raw.clone());
             prop_assert!(expand(&out[4..], raw.len() + 1).is_err());
             prop_assert!(raw.is_empty() || expand(&out[4..], raw.len() - 1).is_err());

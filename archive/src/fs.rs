@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
 
+use crate::buffer;
 use crate::layout::Key;
 use crate::store::{Create, Problem, Store, StoreError, StoreFuture, Swap, Version, Versioned};
 
@@ -178,9 +179,8 @@ impl Inner {
         if len > limit {
             return Err(StoreError::new("read", key, Problem::TooLong, None));
         }
-        let mut bytes = Vec::with_capacity(len as usize);
-        file.read_to_end(&mut bytes).map_err(io)?;
-        Ok(Some(bytes.into()))
+        let bytes = buffer::filled(len as usize, |bytes| buffer::read_full(&mut file, bytes));
+        Ok(Some(bytes.map_err(io)?))
     }
 
     fn create(&self, key: &Key, bytes: &[u8]) -> Result<Create, StoreError> {

@@ -14,6 +14,7 @@
 //! - [`image`]: SQLite files in slices
 //! - [`segment`]: the bytes of one log object; pure
 //! - [`layout`]: every key
+//! - [`buffer`]: large buffers that live for a moment
 //! - [`store`], [`fs`]: what is asked of a store; the directory backend
 //! - [`error`]: what callers do about errors
 
@@ -21,6 +22,7 @@
 
 mod archive;
 mod boundary;
+pub mod buffer;
 pub mod bulk;
 pub mod checkpoint;
 mod compress;

@@ -130,17 +130,18 @@ pub(crate) fn seal_scanning(
         });
     }
     verify(&header, frames, scan)?;
-    let mut object = vec![0; HEADER_BYTES];
-    compress::append(&mut object, frames).map_err(Flaw::Body)?;
-    header.body_bytes = (object.len() - HEADER_BYTES) as u64;
+    let object = compress::behind(frames, |body_bytes| {
+        header.body_bytes = body_bytes;
+        header.encode()
+    });
+    let object = object.map_err(Flaw::Body)?;
     if let Some(expected) = header.flaw() {
         return Err(Flaw::Fields(expected));
     }
-    object[..HEADER_BYTES].copy_from_slice(&header.encode());
     Ok(Sealed {
         header,
         digest: digest(&object),
-        bytes: object.into(),
+        bytes: object,
     })
 }
 
@@ -158,7 +159,7 @@ pub fn open(stored: &Bytes, generation: Generation, segment: SegmentNo) -> Resul
         });
     }
     let raw = compress::expand(&stored[HEADER_BYTES..], header.raw_bytes as usize);
-    let frames = Bytes::from(raw.map_err(Flaw::Body)?);
+    let frames = raw.map_err(Flaw::Body)?;
     verify(&header, &frames, &mut Scan::default())?;
     Ok(Segment {
         header,

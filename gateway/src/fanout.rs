@@ -26,7 +26,7 @@ use crate::ship::chain;
 use crate::state::State;
 
 /// Longest piece of a reply stream.
-const PIECE_BYTES: usize = 1 << 20;
+const PIECE_BYTES: usize = 256 << 10;
 
 /// Pieces that wait for one slow follower, beside what the connection buffers.
 const QUEUED_PIECES: usize = 2;

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use rindle_archive::Commit;
+use rindle_archive::{Commit, buffer};
 use rindle_proto::frame::FrameReader;
 use rindle_proto::ids::Position;
 
@@ -27,7 +27,7 @@ use self::marks::Marks;
 const FILE_BYTES: u64 = 8 << 20;
 
 /// Most bytes one read returns.
-pub const READ_BYTES: usize = 1 << 20;
+pub const READ_BYTES: usize = 256 << 10;
 
 /// The log of one session. Cheap to share.
 #[derive(Debug)]
@@ -138,21 +138,26 @@ impl Log {
     /// # Errors
     /// When a file cannot be read.
     pub fn read_run(&self, from: u64, to: u64) -> io::Result<Option<Bytes>> {
-        let mut bytes = Vec::with_capacity((to - from) as usize);
-        let mut at = from;
-        while at < to {
-            let Some(piece) = self.read(at, to)? else {
-                return Ok(None);
-            };
-            if piece.is_empty() {
-                return Err(io::Error::other(format!(
-                    "the local log ends at {at}, before {to}"
-                )));
+        let mut is_whole = true;
+        let run = buffer::filled((to - from) as usize, |bytes| {
+            let mut filled = 0;
+            while filled < bytes.len() {
+                let at = from + filled as u64;
+                let Some(piece) = self.read(at, to)? else {
+                    is_whole = false;
+                    break;
+                };
+                if piece.is_empty() {
+                    return Err(io::Error::other(format!(
+                        "the local log ends at {at}, before {to}"
+                    )));
+                }
+                bytes[filled..filled + piece.len()].copy_from_slice(&piece);
+                filled += piece.len();
             }
-            bytes.extend_from_slice(&piece);
-            at += piece.len() as u64;
-        }
-        Ok(Some(bytes.into()))
+            Ok(filled)
+        })?;
+        Ok(is_whole.then_some(run))
     }
 
     /// The next run that is not archived: whole appends of at least one, up to `max_bytes`. A copy frame is

@@ -15,12 +15,12 @@ use ulid::Ulid;
 
 use super::manifest::{Manifest, Part};
 use super::{ImageBase, ImageError, ImageInfo, Images, SLICE_BYTES};
-use crate::compress;
 use crate::error::Kind;
 use crate::fs::TempFile;
 use crate::layout::{Key, image_id};
 use crate::objects::{MAX_RECORD_BYTES, Objects, Stands, busy, now_ms, to_json};
 use crate::segment::MAX_BODY_BYTES;
+use crate::{buffer, compress};
 
 /// Slices that move at once: bounds memory to this many times a slice, twice.
 const AT_ONCE: u32 = 3;
@@ -217,12 +217,11 @@ async fn put_part(
 }
 
 fn pack(file: &File, at: u64, len: u64) -> io::Result<(Digest, Bytes)> {
-    let mut slice = vec![0; len as usize];
-    file.read_exact_at(&mut slice, at)?;
+    let slice = buffer::filled(len as usize, |slice| {
+        file.read_exact_at(slice, at).map(|()| slice.len())
+    })?;
     let sha256 = Digest(Sha256::digest(&slice).into());
-    let mut object = Vec::new();
-    compress::append(&mut object, &slice)?;
-    Ok((sha256, object.into()))
+    Ok((sha256, compress::behind(&slice, |_body_bytes| [])?))
 }
 
 async fn get_part(
