@@ -128,6 +128,8 @@ struct Drill {
 struct Window {
     p99: Duration,
     most: Duration,
+    /// When the row with the longest delay was committed, since the window began.
+    worst_at: Duration,
     took: Duration,
     /// CPU seconds of the gateway and the follower.
     cpu: [f64; 2],
@@ -138,11 +140,12 @@ impl Window {
         let Self {
             p99,
             most,
+            worst_at,
             took,
             cpu: [gateway, follower],
         } = &self;
         println!(
-            "{what}: p99 {p99:?}, most {most:?}, in {took:?}; CPU s: gateway {gateway:.1}, follower {follower:.1}"
+            "{what}: p99 {p99:?}, most {most:?} at {worst_at:?}, in {took:?}; CPU s: gateway {gateway:.1}, follower {follower:.1}"
         );
         self
     }
@@ -228,15 +231,21 @@ impl Drill {
             .await
             .unwrap();
         let seen = self.watcher.seen();
-        let mut delays: Vec<Duration> = (committed.iter().zip(&seen))
+        let mut delays: Vec<(Duration, Duration)> = (committed.iter().zip(&seen))
             .filter(|(committed, _)| (from..to).contains(*committed))
-            .map(|(committed, seen)| seen.saturating_duration_since(*committed))
+            .map(|(committed, seen)| {
+                (
+                    seen.saturating_duration_since(*committed),
+                    *committed - from,
+                )
+            })
             .collect();
         delays.sort_unstable();
         assert!(delays.len() > 500, "only {} delays", delays.len());
         Window {
-            p99: delays[delays.len() * 99 / 100],
-            most: delays[delays.len() - 1],
+            p99: delays[delays.len() * 99 / 100].0,
+            most: delays[delays.len() - 1].0,
+            worst_at: delays[delays.len() - 1].1,
             took: to - from,
             cpu: [after[0] - before[0], after[1] - before[1]],
         }

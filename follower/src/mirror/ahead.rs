@@ -32,7 +32,7 @@ const STEP_ROWS: usize = 32;
 pub enum Slice {
     /// There is nothing to load.
     Nothing,
-    /// The next part is on its way.
+    /// The next part, or page, is on its way.
     Waits,
     /// Some was loaded, and there may be more.
     Some,
@@ -50,7 +50,7 @@ pub(super) struct Ahead {
     /// In the order in which they were announced.
     copies: VecDeque<Copy>,
     /// Tables of the file that nobody is shown any more.
-    old: VecDeque<String>,
+    old: discard::Old,
 }
 
 #[derive(Debug)]
@@ -151,14 +151,11 @@ impl Mirror {
 
     /// Does away with some of what nobody is shown any more.
     fn discard_some(&mut self, go_on: &mut dyn FnMut() -> bool) -> Result<Slice, MirrorError> {
-        let Some(name) = self.ahead.old.front() else {
-            return Ok(Slice::Nothing);
-        };
-        if discard::slice(&self.conn, name, go_on)? {
-            self.ahead.old.pop_front();
+        let slice = self.ahead.old.slice(&self.conn, &self.path, go_on)?;
+        if matches!(slice, Slice::Some) {
+            self.wal.after_commit(&self.conn)?;
         }
-        self.wal.after_commit(&self.conn)?;
-        Ok(Slice::Some)
+        Ok(slice)
     }
 
     /// Drops all that was loaded ahead.
@@ -223,7 +220,7 @@ impl Mirror {
             self.ahead.copies = wanted;
             void.into_iter()
                 .try_for_each(|copy| copy.drop(&self.conn))?;
-            self.ahead.old = discard::names(&self.conn)?;
+            self.ahead.old.look(&self.conn)?;
         }
         while let Some(Announced { at, copied }) = self.ahead.announced.pop_front() {
             let known = |copy: &Copy| copy.copied == copied;
@@ -298,6 +295,17 @@ impl Copy {
         (0..self.targets.len()).try_for_each(|at| self.make(conn, at))?;
         let left: Vec<&BulkPart> = self.parts.iter().map(|(_, part)| part).collect();
         bulk.expect(self.copied.attempt, &left);
+        let open = self
+            .part
+            .as_ref()
+            .map_or(0, |open| open.part.rows - open.rows);
+        let rows = open + left.iter().map(|part| part.rows).sum::<u64>();
+        if rows > 0 {
+            tracing::info!(
+                rows,
+                "a copy ended before all its rows were loaded; what comes after it waits for the rest"
+            );
+        }
         loop {
             if self.part.is_some() {
                 load::begin(conn)?;

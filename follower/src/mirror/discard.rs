@@ -1,20 +1,24 @@
 //! Tables that nobody is shown any more. A small one is dropped where its transaction says so. Dropping a big one takes as
 //! long as reading it, and every transaction behind it would wait; so it is taken out of sight there, and goes in small
-//! slices afterwards, between transactions: its indexes, its rows from the last one on, itself.
+//! slices afterwards, between transactions: its indexes, its rows from the last one on, itself. Each is read first by
+//! another thread.
 
 use std::collections::VecDeque;
+use std::path::Path;
 
 use rindle_proto::schema::TableId;
 use rusqlite::{Connection, OptionalExtension as _};
 
+use super::ahead::Slice;
 use super::ddl::{self, quote, run};
 use super::error::MirrorError;
+use super::warm::{Wanted, Warmer};
 use super::{leaf, load, local};
 
 const PREFIX: &str = "_rindle_old_";
 
 /// A table of no more rows than this is small.
-const SMALL_ROWS: usize = 1000;
+const SMALL_ROWS: usize = 200;
 
 /// Rows between two looks at the clock.
 const STEP_ROWS: usize = 64;
@@ -50,28 +54,76 @@ pub(super) fn clear(conn: &Connection) -> Result<(), MirrorError> {
     names(conn)?.iter().try_for_each(drop)
 }
 
-/// Does away with some of the table `name`, in a commit of its own. True when it is gone.
-pub(super) fn slice(
-    conn: &Connection,
-    name: &str,
-    go_on: &mut dyn FnMut() -> bool,
-) -> Result<bool, MirrorError> {
-    load::begin(conn)?;
-    let is_gone = match index_of(conn, name)? {
-        Some(index) => {
-            run(conn, &format!("DROP INDEX {}", quote(&index)))?;
-            false
+/// The tables of the file that are to go.
+#[derive(Debug, Default)]
+pub(super) struct Old {
+    names: VecDeque<String>,
+    warmer: Option<Warmer>,
+    /// Rows at the end of the first of them that were read.
+    warm: usize,
+}
+
+impl Old {
+    /// Looks what is in the file.
+    pub(super) fn look(&mut self, conn: &Connection) -> Result<(), MirrorError> {
+        let names = names(conn)?;
+        if names.front() != self.names.front() {
+            self.warm = 0;
         }
-        None => {
-            let is_empty = delete(conn, name, go_on)?;
-            if is_empty {
+        self.names = names;
+        Ok(())
+    }
+
+    /// Leaves them in the file until the next look.
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Does away with some of the first table, in a commit of its own.
+    pub(super) fn slice(
+        &mut self,
+        conn: &Connection,
+        path: &Path,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<Slice, MirrorError> {
+        let Some(name) = self.names.front() else {
+            self.warmer = None;
+            return Ok(Slice::Nothing);
+        };
+        let warmer = self.warmer.get_or_insert_with(|| Warmer::start(path));
+        let index = index_of(conn, name)?;
+        let row_id = match &index {
+            Some(_) => None,
+            None => row_id(conn, name)?,
+        };
+        let table = name.clone();
+        let wanted = match (&index, row_id) {
+            (Some(index), _) => Some(Wanted::Index {
+                table,
+                index: index.clone(),
+            }),
+            (None, Some(row_id)) if self.warm == 0 => Some(Wanted::LastRows { table, row_id }),
+            (None, _) => None,
+        };
+        if let Some(wanted) = &wanted {
+            let Some(rows) = warmer.poll(wanted) else {
+                return Ok(Slice::Waits);
+            };
+            self.warm = if index.is_some() { 0 } else { rows };
+        }
+        load::begin(conn)?;
+        match (index, row_id) {
+            (Some(index), _) => run(conn, &format!("DROP INDEX {}", quote(&index)))?,
+            (None, Some(row_id)) if !delete(conn, name, row_id, &mut self.warm, go_on)? => {}
+            (None, _) => {
                 run(conn, &format!("DROP TABLE {}", quote(name)))?;
+                self.names.pop_front();
+                self.warm = 0;
             }
-            is_empty
         }
-    };
-    load::commit(conn)?;
-    Ok(is_gone)
+        load::commit(conn)?;
+        Ok(Slice::Some)
+    }
 }
 
 fn index_of(conn: &Connection, name: &str) -> Result<Option<String>, MirrorError> {
@@ -80,36 +132,42 @@ fn index_of(conn: &Connection, name: &str) -> Result<Option<String>, MirrorError
     index.map_err(MirrorError::sqlite("look for an index of a replaced table"))
 }
 
-/// Deletes rows from the last one on until `go_on` says no. True when there are none left, or they cannot be told apart.
+/// What the row ids of a table are called; none where they have no name beside its columns.
+fn row_id(conn: &Connection, name: &str) -> Result<Option<&'static str>, MirrorError> {
+    let columns: Result<Vec<String>, _> = conn
+        .prepare_cached("SELECT name FROM pragma_table_info(?1)")
+        .and_then(|mut select| select.query_map([name], |row| row.get(0))?.collect());
+    let columns = columns.map_err(MirrorError::sqlite("look at a replaced table"))?;
+    let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
+    Ok(leaf::row_id_beside(&columns))
+}
+
+/// Deletes rows that are `warm` from the last one on until `go_on` says no. True when there are none left.
 fn delete(
     conn: &Connection,
     name: &str,
+    row_id: &str,
+    warm: &mut usize,
     go_on: &mut dyn FnMut() -> bool,
 ) -> Result<bool, MirrorError> {
     let failed = MirrorError::sqlite("delete rows of a replaced table");
-    let columns: Result<Vec<String>, _> = conn
-        .prepare("SELECT name FROM pragma_table_info(?1)")
-        .and_then(|mut select| select.query_map([name], |row| row.get(0))?.collect());
-    let columns = columns.map_err(&failed)?;
-    let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
-    let Some(row_id) = leaf::row_id_beside(&columns) else {
-        return Ok(true);
-    };
     // From the end, pages go whole; from the beginning those that stay would be filled up again and again.
     let table = quote(name);
     let delete = format!(
         "DELETE FROM {table} WHERE {row_id} >= ifnull(
-             (SELECT {row_id} FROM {table} ORDER BY {row_id} DESC LIMIT 1 OFFSET {}), {})",
-        STEP_ROWS - 1,
+             (SELECT {row_id} FROM {table} ORDER BY {row_id} DESC LIMIT 1 OFFSET ?1), {})",
         i64::MIN
     );
     let mut delete = conn.prepare(&delete).map_err(&failed)?;
-    loop {
-        if delete.execute([]).map_err(&failed)? < STEP_ROWS {
+    while *warm > 0 {
+        let step = STEP_ROWS.min(*warm);
+        if delete.execute([step as i64 - 1]).map_err(&failed)? < step {
             return Ok(true);
         }
+        *warm -= step;
         if !go_on() {
-            return Ok(false);
+            break;
         }
     }
+    Ok(false)
 }

@@ -25,6 +25,7 @@ mod ops;
 mod pending;
 mod rows;
 mod wal;
+mod warm;
 
 #[cfg(test)]
 pub(crate) mod tests;

@@ -28,8 +28,18 @@ fn loaded(env: &Env) -> i64 {
 
 impl Env {
     fn slice(&mut self) -> Slice {
-        let slice = self.mirror.load_ahead(&mut self.log, &mut || false);
-        slice.unwrap()
+        let asked = std::time::Instant::now();
+        loop {
+            match self
+                .mirror
+                .load_ahead(&mut self.log, &mut || false)
+                .unwrap()
+            {
+                // Another thread reads what is to be deleted.
+                Slice::Waits => assert!(asked.elapsed().as_secs() < 60, "nothing comes"),
+                slice => return slice,
+            }
+        }
     }
 
     fn load_all(&mut self) {
