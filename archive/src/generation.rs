@@ -64,13 +64,20 @@ impl Archive {
     /// Of the store, or when a record does not parse.
     pub async fn generations(&self) -> Result<Vec<GenerationRecord>, ArchiveError> {
         let mut records = Vec::new();
-        for name in self.objects.0.list(&self.keys.generations(), None).await? {
-            let Ok(generation) = name.parse() else {
-                continue;
-            };
+        for generation in self.generation_ids().await? {
             records.extend(self.generation(generation).await?);
         }
         Ok(records)
+    }
+
+    /// Ids of all generations of which there is anything, oldest first.
+    ///
+    /// # Errors
+    /// Of the store.
+    pub async fn generation_ids(&self) -> Result<Vec<Generation>, ArchiveError> {
+        let names = self.objects.0.list(&self.keys.generations(), None).await?;
+        let ids = names.iter().filter_map(|name| name.parse().ok());
+        Ok(ids.collect())
     }
 
     /// One generation, if it exists.

@@ -146,7 +146,7 @@ impl Images {
     /// Of the store.
     pub async fn list(&self) -> Result<Vec<ImageInfo>, ImageError> {
         let mut images = Vec::new();
-        for id in self.objects.0.list(&self.keys.images(), None).await? {
+        for id in self.ids().await? {
             match self.open(&id).await {
                 Ok(found) => images.extend(found),
                 Err(error) if error.kind() == Kind::Corrupt => {
@@ -186,14 +186,32 @@ impl Images {
         Ok(())
     }
 
-    async fn open(&self, id: &str) -> Result<Option<ImageInfo>, ImageError> {
+    /// Names of what may be images.
+    pub(crate) async fn ids(&self) -> Result<Vec<String>, StoreError> {
+        self.objects.0.list(&self.keys.images(), None).await
+    }
+
+    pub(crate) fn manifest_key(&self, id: &str) -> String {
+        self.keys.image(id).manifest().to_string()
+    }
+
+    pub(crate) fn part_key(&self, image: &ImageInfo, number: u32) -> String {
+        self.keys.image(&image.id).part(number).to_string()
+    }
+
+    /// True when an image of this name was proved once.
+    pub(crate) async fn is_marked(&self, id: &str) -> Result<bool, StoreError> {
+        self.objects.exists(&self.keys.image(id).verified()).await
+    }
+
+    pub(crate) async fn open(&self, id: &str) -> Result<Option<ImageInfo>, ImageError> {
         let keys = self.keys.image(id);
         let key = keys.manifest();
         let found: Option<manifest::Manifest> = self.objects.record(&key).await?;
         let Some(manifest) = found else {
             return Ok(None);
         };
-        let verified = self.objects.exists(&keys.verified()).await?;
+        let verified = self.is_marked(id).await?;
         match manifest.check(self.generation) {
             Ok(()) => Ok(Some(manifest.info(id, verified))),
             Err(what) => Err(ImageError::Damaged {
@@ -205,6 +223,11 @@ impl Images {
 }
 
 impl ImageInfo {
+    /// Numbers of its slices.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = u32> + use<> {
+        0..u32::try_from(self.parts.len()).unwrap_or(u32::MAX)
+    }
+
     fn rank(&self) -> (rindle_proto::ids::Seq, SegmentNo, &str) {
         (self.base.position.seq, self.base.segment, &self.id)
     }

@@ -13,6 +13,7 @@
 //! - [`checkpoint`]: what was believed of the source at a commit
 //! - [`image`]: SQLite files in slices
 //! - [`segment`]: the bytes of one log object; pure
+//! - [`scrub`]: looking through all of it
 //! - [`layout`]: every key
 //! - [`buffer`]: large buffers that live for a moment
 //! - [`store`], [`fs`]: what is asked of a store; the directory backend
@@ -36,6 +37,7 @@ pub mod layout;
 pub mod log;
 mod objects;
 pub mod reader;
+pub mod scrub;
 pub mod segment;
 pub mod store;
 pub mod takeover;

@@ -4,8 +4,11 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
+use rindle_proto::ids::Digest;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+use sha2::{Digest as _, Sha256};
 
 use crate::error::ArchiveError;
 use crate::layout::Key;
@@ -71,17 +74,47 @@ impl Objects {
     }
 }
 
-/// Reads the JSON of a record.
+/// Member of each record that holds the SHA-256 of all its other members, written without spaces and in the order of
+/// their names: a byte that turned is told, and never believed.
+const DIGEST: &str = "sha256";
+
+/// Reads the JSON of a record, when it is what was written.
 pub(crate) fn parse<T: DeserializeOwned>(key: &Key, bytes: &[u8]) -> Result<T, ArchiveError> {
-    serde_json::from_slice(bytes).map_err(|source| ArchiveError::Record {
+    unseal(bytes).map_err(|source| ArchiveError::Record {
         key: key.to_string(),
         source,
     })
 }
 
+fn unseal<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, serde_json::Error> {
+    let damaged = <serde_json::Error as serde::de::Error>::custom;
+    let mut members: Map<String, Value> = serde_json::from_slice(bytes)?;
+    let told = members.remove(DIGEST);
+    let found = digest_of(&members)?;
+    match told {
+        Some(Value::String(told)) if told == found => {
+            serde_json::from_value(Value::Object(members))
+        }
+        Some(_) => Err(damaged("its content has another sha256 than it says")),
+        None => Err(damaged("it does not say its sha256")),
+    }
+}
+
+fn digest_of(members: &Map<String, Value>) -> Result<String, serde_json::Error> {
+    let digest: [u8; 32] = Sha256::digest(serde_json::to_vec(members)?).into();
+    Ok(Digest(digest).to_hex())
+}
+
 /// The JSON of a record.
 pub(crate) fn to_json(record: &impl Serialize) -> Bytes {
-    let mut bytes = serde_json::to_vec_pretty(record).expect("records have string keys only");
+    let sealed = match serde_json::to_value(record) {
+        Ok(Value::Object(mut members)) => digest_of(&members).and_then(|digest| {
+            members.insert(DIGEST.to_owned(), digest.into());
+            serde_json::to_vec_pretty(&members)
+        }),
+        Ok(_) | Err(_) => unreachable!("records are structs with string keys only"),
+    };
+    let mut bytes = sealed.expect("records have string keys only");
     bytes.push(b'\n');
     bytes.into()
 }
@@ -102,5 +135,36 @@ pub(crate) async fn busy<T: Send + 'static>(work: impl FnOnce() -> T + Send + 's
             Ok(panic) => std::panic::resume_unwind(panic),
             Err(_cancelled) => std::future::pending().await,
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::SourceKeys;
+
+    #[test]
+    fn each_byte_of_a_record_that_turns_is_told() {
+        let record = serde_json::json!({"b": [1, -2, u64::MAX], "a": {"text": "x\u{e9}\n", "none": null}, "c": true});
+        let key = SourceKeys::new(&"app".parse().unwrap()).current();
+        let bytes = to_json(&record);
+        assert_eq!(parse::<Value>(&key, &bytes).unwrap(), record);
+        for at in 0..bytes.len() {
+            for turned in [1, 2, 4, 0x20, 0x80] {
+                let mut bytes = bytes.to_vec();
+                bytes[at] ^= turned;
+                if bytes[at].is_ascii_whitespace() && (bytes[at] ^ turned).is_ascii_whitespace() {
+                    continue;
+                }
+                let read = parse::<Value>(&key, &bytes);
+                assert!(
+                    read.is_err(),
+                    "byte {at}: {}",
+                    String::from_utf8_lossy(&bytes)
+                );
+            }
+        }
+        let bare = serde_json::to_vec(&record).unwrap();
+        assert!(parse::<Value>(&key, &bare).is_err());
     }
 }

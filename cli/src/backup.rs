@@ -3,6 +3,8 @@
 mod list;
 mod producer;
 mod progress;
+mod restore;
+mod verify;
 
 use crate::outcome::Outcome;
 
@@ -12,11 +14,17 @@ pub(crate) enum Command {
     Producer(producer::Args),
     /// Lists the images.
     List(list::Args),
+    /// Looks for objects that are missing or damaged. Reads only.
+    Verify(verify::Args),
+    /// Writes a plain SQLite file of the source as it is, or was at some moment.
+    Restore(restore::Args),
 }
 
 pub(crate) async fn run(command: Command) -> anyhow::Result<Outcome> {
     match command {
         Command::Producer(args) => producer::run(args).await,
         Command::List(args) => list::run(args).await,
+        Command::Verify(args) => verify::run(args).await,
+        Command::Restore(args) => restore::run(args).await,
     }
 }

@@ -21,6 +21,7 @@ mod property;
 mod random_schema;
 mod reconnect;
 mod refusals;
+mod restore;
 mod schema;
 mod status;
 mod tidy;

@@ -105,6 +105,28 @@ pub enum ProducerError {
         /// Where it should stand at most.
         wanted: Lsn,
     },
+    /// What was asked for would take the place of something.
+    #[error("{path} exists; name another --out, or move it away")]
+    Exists {
+        /// The file.
+        path: PathBuf,
+    },
+    /// There is no whole mirror yet.
+    #[error(
+        "the first copy of generation {generation} is not complete; nothing can be restored of it yet"
+    )]
+    NotComplete {
+        /// The generation.
+        generation: Generation,
+    },
+    /// The moment lies before everything that is kept.
+    #[error(
+        "generation {generation} does not reach back that far; rindle backup list shows what there is, and --generation names an older one"
+    )]
+    TooOld {
+        /// The generation.
+        generation: Generation,
+    },
     /// Told to stop.
     #[error("stopped")]
     Stopped,
@@ -117,8 +139,11 @@ impl ProducerError {
             ProducerError::NoGeneration { .. }
             | ProducerError::NoCurrent { .. }
             | ProducerError::Busy { .. }
+            | ProducerError::Exists { .. }
+            | ProducerError::TooOld { .. }
             | ProducerError::ForeignScratch { .. } => Kind::Refused,
             ProducerError::File { .. }
+            | ProducerError::NotComplete { .. }
             | ProducerError::NotReached { .. }
             | ProducerError::Stopped => Kind::Retry,
             ProducerError::Archive(error) => error.kind(),

@@ -69,7 +69,7 @@ pub async fn run(
     stop: CancellationToken,
 ) -> Result<Vec<Produced>, ProducerError> {
     let _lock = Lock::take(&job.scratch)?;
-    let due = due(&job).await?;
+    let due = due(&job.archive, &job.source, job.generation).await?;
     let mut produced = Vec::new();
     for (at, record) in due.into_iter().enumerate() {
         let scratch = match at {
@@ -107,15 +107,20 @@ pub async fn run(
     Ok(produced)
 }
 
-async fn due(job: &Job) -> Result<Vec<GenerationRecord>, ProducerError> {
-    let mut all = job.archive.generations().await?;
+/// The generation that is asked for; else the current one, and then every newer one.
+pub(crate) async fn due(
+    archive: &Archive,
+    source: &SourceName,
+    generation: Option<Generation>,
+) -> Result<Vec<GenerationRecord>, ProducerError> {
+    let mut all = archive.generations().await?;
     let known = all
         .iter()
         .map(|record| record.generation.to_string())
         .collect::<Vec<_>>()
         .join(", ");
-    let source_name = job.source.clone();
-    if let Some(generation) = job.generation {
+    let source_name = source.clone();
+    if let Some(generation) = generation {
         all.retain(|record| record.generation == generation);
         return match all.is_empty() {
             true => Err(ProducerError::NoGeneration {
@@ -126,11 +131,7 @@ async fn due(job: &Job) -> Result<Vec<GenerationRecord>, ProducerError> {
             false => Ok(all),
         };
     }
-    let current = job
-        .archive
-        .current()
-        .await?
-        .map(|current| current.generation);
+    let current = archive.current().await?.map(|current| current.generation);
     match (current, all.as_slice()) {
         (None, [_only]) => {}
         (Some(current), records) if records.iter().any(|record| record.generation == current) => {
@@ -194,7 +195,7 @@ impl One {
                 made => return made,
             }
         }
-        let (mirror, from) = scratch.make_anew()?;
+        let (mirror, from) = scratch.make_anew(&|_image| true)?;
         self.image_of(mirror, from, &head, &mover)
     }
 

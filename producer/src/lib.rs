@@ -7,6 +7,7 @@
 //! - [`scratch`]: the mirror file that is kept between runs
 //! - [`image`]: writing, publishing and proving
 //! - [`verify`]: a copy of a mirror file brought to one position of the source, and its digests
+//! - [`restore`]: a plain file of the source as it was at one moment
 //! - [`progress`]: what is told meanwhile
 //! - [`error`]: why there is no image
 //!
@@ -19,6 +20,7 @@ pub mod image;
 pub mod job;
 pub mod progress;
 pub mod replay;
+pub mod restore;
 pub mod scratch;
 pub mod verify;
 

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use rindle_archive::{Kind, Log, ReadError, ReadFrom, ReadStep, Reader};
 use rindle_follower::mirror::{Mirror, loads_parts};
 use rindle_proto::frame::{Frame, FrameKind, FrameReader};
-use rindle_proto::ids::{EndLsn, Epoch, Lsn, Position, SegmentNo};
+use rindle_proto::ids::{EndLsn, Epoch, Lsn, Position, SegmentNo, Seq};
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
@@ -30,6 +30,8 @@ const POLL: Duration = Duration::from_millis(200);
 pub enum Until {
     /// To the end of the log as it was read at the start. The chain counts too: a fence gives numbers again.
     End(Position),
+    /// To before the transaction whose first frame this is.
+    Before(Seq),
     /// To the state that a snapshot of the source at this position shows: a transaction is in it exactly when its
     /// `final_lsn` is below (strict).
     Snapshot {
@@ -125,7 +127,7 @@ impl Run<'_> {
                     }
                 }
                 ReadStep::End => match self.until {
-                    Until::End(_) => return Ok(()),
+                    Until::End(_) | Until::Before(_) => return Ok(()),
                     Until::Snapshot { lsn, deadline } if Instant::now() >= deadline => {
                         return Err(ProducerError::NotReached { wanted: lsn });
                     }
@@ -147,7 +149,7 @@ impl Run<'_> {
             Until::Snapshot { lsn, .. } if EndLsn(at) > EndLsn(lsn) => {
                 Err(ProducerError::Ahead { at, wanted: lsn })
             }
-            Until::Snapshot { .. } | Until::End(_) => Ok(()),
+            Until::Snapshot { .. } | Until::Before(_) | Until::End(_) => Ok(()),
         }
     }
 
@@ -188,8 +190,12 @@ impl Run<'_> {
 
     fn is_beyond(&self, frame: &Frame) -> bool {
         let first = frame.kind == FrameKind::Txn && frame.flags.first;
-        // A frame's LSN is its transaction's `final_lsn`; `>=`: one that commits exactly at the snapshot is not in it.
-        matches!(self.until, Until::Snapshot { lsn, .. } if first && frame.lsn >= lsn)
+        match self.until {
+            // A frame's LSN is its transaction's `final_lsn`; `>=`: one that commits exactly at the snapshot is not in it.
+            Until::Snapshot { lsn, .. } => first && frame.lsn >= lsn,
+            Until::Before(seq) => first && frame.seq >= seq,
+            Until::End(_) => false,
+        }
     }
 
     /// True when a transaction or copy is complete with this frame.

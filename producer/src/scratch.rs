@@ -84,10 +84,14 @@ pub(crate) fn remove_mirror(path: &Path) -> Result<(), ProducerError> {
 }
 
 impl Scratch<'_> {
-    /// Throws away what is there and begins with the newest image that can be restored.
-    pub(crate) fn make_anew(&self) -> Result<(Mirror, ReadFrom), ProducerError> {
+    /// Throws away what is there and begins with the newest image that `fits` and can be restored.
+    pub(crate) fn make_anew(
+        &self,
+        fits: &dyn Fn(&ImageInfo) -> bool,
+    ) -> Result<(Mirror, ReadFrom), ProducerError> {
         remove_mirror(self.path)?;
         let mut images = wait(self.runtime, self.stop, self.images.list())??;
+        images.retain(fits);
         // Proved ones first; the sort keeps the order among equals.
         images.sort_by_key(|image| !image.verified);
         for image in &images {

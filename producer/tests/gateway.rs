@@ -37,6 +37,8 @@ pub(crate) struct Gateway {
     commit: Option<Commit>,
     before: Position,
     through: Lsn,
+    /// How far the source's clock is off: a transaction commits when its `final_lsn` says in microseconds, and this.
+    pub(crate) clock: i64,
 }
 
 /// `t(id bigint primary key, v text)`.
@@ -131,6 +133,7 @@ impl Gateway {
             commit: None,
             before: position,
             through: Lsn(0),
+            clock: 0,
         }
     }
 
@@ -288,7 +291,7 @@ impl Gateway {
     fn part(&mut self, final_lsn: u64, first: bool, last: bool, ops: impl Fn(&mut Vec<u8>)) {
         let start = TxnStart {
             xid: 9,
-            commit_time: PgMicros(1),
+            commit_time: PgMicros(final_lsn as i64 + self.clock),
         };
         let end_lsn = EndLsn(Lsn(final_lsn + 8));
         if first {

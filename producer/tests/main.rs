@@ -6,6 +6,8 @@
 
 mod backfill;
 mod gateway;
+mod restore;
+mod scrub;
 mod verify;
 
 use std::path::{Path, PathBuf};
@@ -41,7 +43,7 @@ async fn produce_all(gateway: &Gateway) -> Result<Vec<Produced>, ProducerError> 
 }
 
 /// A run that must publish.
-async fn publish(gateway: &Gateway) -> (ImageInfo, u64) {
+pub(crate) async fn publish(gateway: &Gateway) -> (ImageInfo, u64) {
     let made = try_produce(gateway).await.unwrap();
     match made.state {
         State::Published(image) => (image, made.replayed.rows),
@@ -64,7 +66,7 @@ async fn rows_of_newest_image(gateway: &Gateway) -> Vec<String> {
     rows(&file)
 }
 
-fn rows(file: &Path) -> Vec<String> {
+pub(crate) fn rows(file: &Path) -> Vec<String> {
     let reader = open_reader(file).unwrap();
     let mut select = reader
         .prepare("SELECT id || ':' || v FROM t ORDER BY id")

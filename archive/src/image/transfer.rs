@@ -129,6 +129,28 @@ impl Images {
     }
 }
 
+impl Images {
+    /// Looks at one slice: whether it is there, or, `whole`, what is in it. Gives how many bytes were read.
+    pub(crate) async fn look(
+        &self,
+        image: &ImageInfo,
+        number: u32,
+        whole: bool,
+    ) -> Result<u64, ImageError> {
+        let key = self.keys.image(&image.id).part(number);
+        let part = image.parts[number as usize].clone();
+        if !whole {
+            return match self.objects.exists(&key).await? {
+                true => Ok(0),
+                false => Err(damaged(&key, "is missing")),
+            };
+        }
+        let object = self.objects.0.get(&key, part.stored_bytes).await?;
+        let object = object.ok_or_else(|| damaged(&key, "is missing"))?;
+        busy(move || slice_of(&key, &object, &part).map(|_slice| part.stored_bytes)).await
+    }
+}
+
 fn joined<T>(
     ended: Option<Result<Result<T, ImageError>, tokio::task::JoinError>>,
 ) -> Result<Option<T>, ImageError> {
@@ -246,6 +268,17 @@ async fn get_part(
 }
 
 fn unpack(key: &Key, object: &[u8], temporary: &TempFile, part: &Part) -> Result<u64, ImageError> {
+    let slice = slice_of(key, object, part)?;
+    let at = u64::from(part.number) * SLICE_BYTES;
+    let written = temporary.file().write_all_at(&slice, at);
+    written.map_err(|error| file_error("write", temporary.path(), error))?;
+    Ok(part.bytes)
+}
+
+fn slice_of(key: &Key, object: &[u8], part: &Part) -> Result<Bytes, ImageError> {
+    if object.len() as u64 != part.stored_bytes {
+        return Err(damaged(key, "is not as long as its manifest says"));
+    }
     let slice = compress::expand(object, part.bytes as usize).map_err(|error| {
         tracing::debug!(%key, %error, "a slice does not expand");
         damaged(key, "does not expand to its slice")
@@ -253,10 +286,7 @@ fn unpack(key: &Key, object: &[u8], temporary: &TempFile, part: &Part) -> Result
     if Digest(Sha256::digest(&slice).into()) != part.sha256 {
         return Err(damaged(key, "has another digest than its manifest says"));
     }
-    let at = u64::from(part.number) * SLICE_BYTES;
-    let written = temporary.file().write_all_at(&slice, at);
-    written.map_err(|error| file_error("write", temporary.path(), error))?;
-    Ok(part.bytes)
+    Ok(slice)
 }
 
 async fn back_off(attempt: &mut u32) {

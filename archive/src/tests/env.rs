@@ -74,7 +74,7 @@ impl Env {
 
     /// Raises the boundary and deletes what lies behind it, fences too if told.
     pub(super) fn trim(&self, boundary: u64) {
-        let json = format!("{{\"boundary\":{boundary}}}");
+        let json = crate::objects::to_json(&serde_json::json!({ "boundary": boundary }));
         std::fs::write(self.path(&self.keys().boundary()), json).unwrap();
         for segment in 1..=boundary {
             let _ = std::fs::remove_file(self.segment_path(segment));

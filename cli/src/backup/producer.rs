@@ -168,7 +168,7 @@ fn document(made: &Produced) -> Value {
     })
 }
 
-fn stop_on_signal() -> anyhow::Result<CancellationToken> {
+pub(super) fn stop_on_signal() -> anyhow::Result<CancellationToken> {
     let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
     let stop = CancellationToken::new();
