@@ -60,7 +60,7 @@ mod tests {
             let out = out.unwrap();
             prop_assert_eq!(&out[..4], b"head");
             prop_assert_eq!(out.len() as u64, 4 + len);
-            prop_assert_eq!(expand(&out[4..], raw.len()).unwrap(), raw.clone());
+            prop_assert_eq!(&expand(&out[4..], raw.len()).unwrap()[..], &raw[..]);
             prop_assert!(expand(&out[4..], raw.len() + 1).is_err());
             prop_assert!(raw.is_empty() || expand(&out[4..], raw.len() - 1).is_err());
         }
