@@ -14,15 +14,19 @@ const LARGE_BYTES: usize = 1 << 20;
 /// does not touch takes no memory, however large `len` is.
 ///
 /// # Errors
-/// Those of `fill`, and when there is no room.
+/// Those of `fill`.
 pub fn filled(len: usize, fill: impl FnOnce(&mut [u8]) -> io::Result<usize>) -> io::Result<Bytes> {
-    if len < LARGE_BYTES {
+    let pages = match len < LARGE_BYTES {
+        true => None,
+        // Where the kernel gives no pages the allocator may have some; an error here would pass for damage.
+        false => MmapMut::map_anon(len).ok(),
+    };
+    let Some(mut pages) = pages else {
         let mut bytes = vec![0; len];
         let used = fill(&mut bytes)?;
         bytes.truncate(used);
         return Ok(bytes.into());
-    }
-    let mut pages = MmapMut::map_anon(len)?;
+    };
     let used = fill(&mut pages)?;
     let mut bytes = Bytes::from_owner(pages);
     bytes.truncate(used);

@@ -8,7 +8,7 @@ use rindle_proto::ids::{EndLsn, Epoch, Generation, Position, SegmentNo};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{ArchiveError, Kind};
-use crate::layout::GenerationKeys;
+use crate::layout::{GenerationKeys, Key};
 use crate::objects::{MAX_RECORD_BYTES, Objects, now_ms, to_json};
 use crate::reader::ReadFrom;
 use crate::store::StoreError;
@@ -191,17 +191,26 @@ impl Images {
         self.objects.0.list(&self.keys.images(), None).await
     }
 
-    pub(crate) fn manifest_key(&self, id: &str) -> String {
-        self.keys.image(id).manifest().to_string()
+    pub(crate) fn manifest_key(&self, id: &str) -> Key {
+        self.keys.image(id).manifest()
     }
 
-    pub(crate) fn part_key(&self, image: &ImageInfo, number: u32) -> String {
-        self.keys.image(&image.id).part(number).to_string()
+    pub(crate) fn mark_key(&self, id: &str) -> Key {
+        self.keys.image(id).verified()
+    }
+
+    pub(crate) fn part_key(&self, image: &ImageInfo, number: u32) -> Key {
+        self.keys.image(&image.id).part(number)
+    }
+
+    /// What says that an image was proved.
+    pub(crate) async fn mark(&self, id: &str) -> Result<Option<serde_json::Value>, ArchiveError> {
+        self.objects.record(&self.mark_key(id)).await
     }
 
     /// True when an image of this name was proved once.
     pub(crate) async fn is_marked(&self, id: &str) -> Result<bool, StoreError> {
-        self.objects.exists(&self.keys.image(id).verified()).await
+        self.objects.exists(&self.mark_key(id)).await
     }
 
     pub(crate) async fn open(&self, id: &str) -> Result<Option<ImageInfo>, ImageError> {

@@ -52,6 +52,39 @@ impl Log {
         self.header(head).await
     }
 
+    /// As [`Log::head`], and sure of it: an object that is missing before others passes for the end of a log.
+    ///
+    /// # Errors
+    /// Of the store, when the object is damaged, and [`ReadError::Gap`] when one is missing.
+    pub async fn checked_head(&self) -> Result<Option<SegmentHeader>, ReadError> {
+        loop {
+            let boundary = self.boundary().await?;
+            let head = self.find_head(boundary).await?;
+            let next = head.next();
+            match self.listed_after(head).await? {
+                // Written in between, unless the next one still is absent.
+                Some(_) if self.header(next).await?.is_some() => {}
+                Some(_) => match self.absent(next).await? {
+                    ReadError::Trimmed { .. } => {}
+                    gap => return Err(gap),
+                },
+                None if head <= boundary => return Ok(None),
+                None => return self.header(head).await,
+            }
+        }
+    }
+
+    /// Tells that an object stands which something was made of.
+    ///
+    /// # Errors
+    /// Of the store, when it is damaged, trimmed or missing.
+    pub async fn must_stand(&self, segment: SegmentNo) -> Result<(), ReadError> {
+        match self.header(segment).await? {
+            Some(_) => Ok(()),
+            None => Err(self.absent(segment).await?),
+        }
+    }
+
     /// How many objects the log has up to `head`: there are no holes above its boundary (I2).
     ///
     /// # Errors

@@ -75,9 +75,10 @@ async fn a7_an_open_transaction_holds_up_the_new_table_and_nothing_else() {
 
     let blocker = server.session("blocked").await.unwrap();
     let query = "select 'a report of the whole year', txid_current()";
+    let pid = blocker.text("select pg_backend_pid()").await.unwrap();
     blocker.run("begin").await.unwrap();
     blocker.run(query).await.unwrap();
-    let words = format!("pid {} (postgres in blocked", blocker_pid(&cluster).await);
+    let words = format!("pid {pid} (postgres in blocked");
     let meanwhile = "alter publication own add table newcomer; insert into early select generate_series(1, 50); \
          insert into newcomer values (2, 'during')";
     for statement in meanwhile.split("; ") {
@@ -116,12 +117,6 @@ async fn a7_an_open_transaction_holds_up_the_new_table_and_nothing_else() {
     cluster.produce().await.unwrap();
     let second = cluster.add_follower_from_image().await.unwrap();
     cluster.must_be_equal(second).await.unwrap();
-}
-
-/// Who holds a transaction open, as Postgres knows it.
-async fn blocker_pid(cluster: &Cluster) -> String {
-    let sql = "select pid from pg_stat_activity where state = 'idle in transaction'";
-    cluster.session.text(sql).await.unwrap()
 }
 
 /// What is committed comes soon and is acknowledged, and the new table is not seen.

@@ -340,3 +340,52 @@ async fn a8_who_waits_behind_a_backfill_goes_first() {
     equal(&mut cluster, "a backfill that was held up").await;
     assert_eq!(tables(&cluster.mirror(0)), ["big", "drill_marker", "other"]);
 }
+
+/// What each does while no gateway reads, so that it reads all of it when the catalog shows the last of it.
+const READ_LATE: [&str; 4] = [
+    // Rows between the two are not sent.
+    "begin isolation level repeatable read; alter publication own drop table u; commit; \
+     insert into u values (10, 'not sent'); update u set v = 'not sent' where id = 1; alter publication own add table u; \
+     insert into u values (11, 'sent')",
+    // A name that comes back.
+    "begin isolation level repeatable read; alter table b rename to a; commit; insert into a values (2); \
+     alter table a rename to c; insert into c values (3)",
+    "begin isolation level repeatable read; alter schema s rename to other; alter table other.inside rename to renamed; commit; \
+     alter schema other rename to s; insert into s.renamed values (2)",
+    "begin isolation level repeatable read; alter publication own drop table c; commit; insert into c values (4); \
+     alter publication own add table c, late; insert into late values (1)",
+];
+
+#[tokio::test]
+async fn b1_what_strict_transactions_did_is_followed_when_it_is_read_late() {
+    let server = Server::start().await.unwrap();
+    let setup = "create table u(id int primary key, v text); insert into u values (1, 'first'); \
+         create table a(id int primary key); insert into a values (1); create table late(id int primary key); \
+         create schema s; create table s.inside(id int primary key); insert into s.inside values (1)";
+    let publish = "create publication own for table a, s.inside";
+    let mut cluster = started(&server, "late", setup, publish).await;
+    // Both were otherwise before.
+    run(&cluster.session, "alter publication own add table u").await;
+    run(&cluster.session, "alter table a rename to b").await;
+    equal(&mut cluster, "what they were before").await;
+    for late in READ_LATE {
+        cluster.gateway().unwrap().kill().await.unwrap();
+        for statement in late.split("; ") {
+            run(&cluster.session, statement).await;
+        }
+        cluster.start_gateway().await.unwrap();
+        equal(&mut cluster, late).await;
+    }
+    // It began before somebody renamed, and renames then.
+    let strict = server.session("late").await.unwrap();
+    run(&strict, "begin isolation level repeatable read").await;
+    run(&strict, "select 1").await;
+    run(&cluster.session, "alter table u rename to v").await;
+    run(&strict, "alter table v rename to w").await;
+    run(&strict, "commit").await;
+    run(&cluster.session, "insert into w values (20, 'last')").await;
+    equal(&mut cluster, "renamed by two").await;
+    cluster.produce().await.unwrap();
+    let second = cluster.add_follower_from_image().await.unwrap();
+    cluster.must_be_equal(second).await.unwrap();
+}

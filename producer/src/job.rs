@@ -69,7 +69,7 @@ pub async fn run(
     stop: CancellationToken,
 ) -> Result<Vec<Produced>, ProducerError> {
     let _lock = Lock::take(&job.scratch)?;
-    let due = due(&job.archive, &job.source, job.generation).await?;
+    let due = due(&job).await?;
     let mut produced = Vec::new();
     for (at, record) in due.into_iter().enumerate() {
         let scratch = match at {
@@ -107,20 +107,15 @@ pub async fn run(
     Ok(produced)
 }
 
-/// The generation that is asked for; else the current one, and then every newer one.
-pub(crate) async fn due(
-    archive: &Archive,
-    source: &SourceName,
-    generation: Option<Generation>,
-) -> Result<Vec<GenerationRecord>, ProducerError> {
-    let mut all = archive.generations().await?;
+async fn due(job: &Job) -> Result<Vec<GenerationRecord>, ProducerError> {
+    let mut all = job.archive.generations().await?;
     let known = all
         .iter()
         .map(|record| record.generation.to_string())
         .collect::<Vec<_>>()
         .join(", ");
-    let source_name = source.clone();
-    if let Some(generation) = generation {
+    let source_name = job.source.clone();
+    if let Some(generation) = job.generation {
         all.retain(|record| record.generation == generation);
         return match all.is_empty() {
             true => Err(ProducerError::NoGeneration {
@@ -131,7 +126,11 @@ pub(crate) async fn due(
             false => Ok(all),
         };
     }
-    let current = archive.current().await?.map(|current| current.generation);
+    let current = job
+        .archive
+        .current()
+        .await?
+        .map(|current| current.generation);
     match (current, all.as_slice()) {
         (None, [_only]) => {}
         (Some(current), records) if records.iter().any(|record| record.generation == current) => {
@@ -164,7 +163,7 @@ impl One {
     fn produce(&self) -> Result<(State, Replayed), ProducerError> {
         let log = self.archive.log(self.generation);
         let images = self.archive.images(self.generation);
-        let head = self.runtime.block_on(log.head())?;
+        let head = self.runtime.block_on(log.checked_head())?;
         let Some((head, last)) = head.and_then(|head| Some((head, head.last_commit?))) else {
             return Ok((State::NotComplete, Replayed::default()));
         };
@@ -195,8 +194,8 @@ impl One {
                 made => return made,
             }
         }
-        let (mirror, from) = scratch.make_anew(&|_image| true)?;
-        self.image_of(mirror, from, &head, &mover)
+        let begun = scratch.make_anew(&|_image| true)?;
+        self.image_of(begun.mirror, begun.from, &head, &mover)
     }
 
     /// What is there of the newest commit already: a proved image, or one that an earlier run left to be proved. A

@@ -3,30 +3,30 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 
 use rindle_archive::fs::sync_directory;
-use rindle_archive::{Archive, ImageInfo, Images, Log, ReadError, ReadFrom, ReadStep};
+use rindle_archive::{
+    Archive, GenerationRecord, ImageInfo, Images, Log, ReadError, ReadFrom, ReadStep, SegmentHeader,
+};
 use rindle_follower::mirror::{Cursor, Mirror, MirrorError, image};
 use rindle_proto::body::{PgMicros, TxnPart};
 use rindle_proto::frame::{FrameKind, FrameReader};
-use rindle_proto::ids::{EndLsn, Generation, Lsn, SegmentNo, Seq, SourceName};
+use rindle_proto::ids::{EndLsn, Generation, Lsn, SourceName};
 use tempfile::TempDir;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::ProducerError;
-use crate::job::due;
 use crate::progress::Watch;
 use crate::replay::{Replay, Replayed, Until, replay, wait};
-use crate::scratch::Scratch;
+use crate::scratch::{Begun, Scratch, beside};
 
 /// Which moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum At {
     /// The last commit in the archive.
     Newest,
-    /// What a snapshot of the source at this position shows: each transaction that ends at or before it.
+    /// Each transaction that ended at or before this position.
     Lsn(Lsn),
     /// Before the first commit, in the order of the log, whose commit time is later.
     Time(PgMicros),
@@ -52,13 +52,15 @@ pub struct Wanted {
 pub struct Restored {
     /// Where the file stands.
     pub cursor: Cursor,
+    /// The archive held nothing later.
+    pub is_newest: bool,
     /// The image that it began with, if there was one.
     pub image: Option<String>,
     /// What was replayed on top of it.
     pub replayed: Replayed,
-    /// Tables that are shown, and rows of all of them.
+    /// Tables that are shown.
     pub tables: u64,
-    /// Rows of all tables.
+    /// Rows of all of them.
     pub rows: u64,
 }
 
@@ -72,16 +74,11 @@ pub async fn restore(
     stop: CancellationToken,
 ) -> Result<Restored, ProducerError> {
     must_be_free(&wanted.out)?;
-    let due = due(&wanted.archive, &wanted.source, wanted.generation).await?;
-    // Sorted by age: the current one comes first.
-    let Some(generation) = due.first().map(|record| record.generation) else {
-        let (source_name, known) = (wanted.source, String::new());
-        return Err(ProducerError::NoCurrent { source_name, known });
-    };
+    let record = chosen(&wanted).await?;
     let one = One {
-        log: wanted.archive.log(generation),
-        images: wanted.archive.images(generation),
-        generation,
+        log: wanted.archive.log(record.generation),
+        images: wanted.archive.images(record.generation),
+        record,
         runtime: Handle::current(),
         watch,
         stop,
@@ -96,19 +93,46 @@ pub async fn restore(
     }
 }
 
+/// The generation that is asked for, else the current one, else the only one. No other's record is read.
+async fn chosen(wanted: &Wanted) -> Result<GenerationRecord, ProducerError> {
+    let (archive, source_name) = (&wanted.archive, wanted.source.clone());
+    let ids = archive.generation_ids().await?;
+    let current = archive.current().await?.map(|current| current.generation);
+    let only = match ids.as_slice() {
+        [only] => Some(*only),
+        _ => None,
+    };
+    let known: Vec<String> = ids.iter().map(ToString::to_string).collect();
+    let known = known.join(", ");
+    let Some(generation) = wanted.generation.or(current).or(only) else {
+        return Err(ProducerError::NoCurrent { source_name, known });
+    };
+    let record = archive.generation(generation).await?;
+    record.ok_or(ProducerError::NoGeneration {
+        generation,
+        source_name,
+        known,
+    })
+}
+
+/// SQLite would take what lies beside a file for its log, and write it over the file.
 fn must_be_free(out: &Path) -> Result<(), ProducerError> {
-    match out.symlink_metadata() {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(ProducerError::file("look for", out)(error)),
-        Ok(_) => Err(ProducerError::Exists {
-            path: out.to_owned(),
-        }),
+    for ending in ["", "-wal", "-shm", "-journal"] {
+        let mut name = out.as_os_str().to_owned();
+        name.push(ending);
+        let path = PathBuf::from(name);
+        match path.symlink_metadata() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(ProducerError::file("look for", &path)(error)),
+            Ok(_) => return Err(ProducerError::Exists { path }),
+        }
     }
+    Ok(())
 }
 
 struct One {
     wanted: Wanted,
-    generation: Generation,
+    record: GenerationRecord,
     log: Log,
     images: Images,
     runtime: Handle,
@@ -116,21 +140,28 @@ struct One {
     stop: CancellationToken,
 }
 
+/// How far the log goes into the file.
+struct Limit {
+    until: Until,
+    is_newest: bool,
+}
+
 impl One {
     fn restore(&self) -> Result<Restored, ProducerError> {
-        let head = self.wait(self.log.head())??;
-        let generation = self.generation;
-        let Some(head) = head.filter(|head| head.last_commit.is_some()) else {
-            return Err(ProducerError::NotComplete { generation });
-        };
-        let until = self.until(Until::End(head.end))?;
         let out = &self.wanted.out;
         let parent = out.parent().filter(|parent| !parent.as_os_str().is_empty());
         let parent = parent.unwrap_or(Path::new("."));
-        let place = tempfile::Builder::new()
-            .prefix(".rindle-restore-")
-            .tempdir_in(parent);
-        let place: TempDir = place.map_err(ProducerError::file("create a directory in", parent))?;
+        let place = place_in(parent)?;
+        let head = self.wait(self.log.checked_head())??;
+        let generation = self.record.generation;
+        let Some(head) = head.filter(|head| head.last_commit.is_some()) else {
+            return Err(ProducerError::NotComplete { generation });
+        };
+        let images = self.wait(self.images.list())??;
+        for image in images.iter().filter(|it| it.base.segment > head.segment) {
+            self.wait(self.log.must_stand(image.base.segment))??;
+        }
+        let limit = self.limit(&head, &images)?;
         let path = place.path().join("mirror.db");
         let scratch = Scratch {
             path: &path,
@@ -141,22 +172,22 @@ impl One {
             stop: &self.stop,
             watch: &self.watch,
         };
-        let (mut mirror, from) = scratch.make_anew(&|image| is_before(image, until))?;
-        let replayed = self.replay(&mut mirror, from, until, head.segment)?;
+        let begun = scratch.make_anew(&|image| is_before(image, limit.until))?;
+        let (mut mirror, image, replayed) = self.replay(begun, limit.until, &head)?;
         let cursor = mirror.cursor().ok_or(MirrorError::NotStarted)?;
         self.must_be_at(&cursor)?;
         let file = place.path().join("restored.db");
         image::write(&mut mirror, &file)?;
         drop(mirror);
         let facts = image::prove(&file)?;
+        if self.stop.is_cancelled() {
+            return Err(ProducerError::Stopped);
+        }
         put_in_place(&file, out)?;
         sync_directory(parent).map_err(ProducerError::file("sync", parent))?;
-        let image = match from {
-            ReadFrom::Image { position, .. } => self.name_of(position.seq)?,
-            ReadFrom::Start | ReadFrom::Position { .. } => None,
-        };
         Ok(Restored {
             cursor,
+            is_newest: limit.is_newest,
             image,
             replayed,
             tables: facts.rows.len() as u64,
@@ -165,43 +196,51 @@ impl One {
     }
 
     /// How far to replay for the moment that is wanted.
-    fn until(&self, newest: Until) -> Result<Until, ProducerError> {
-        match self.wanted.at {
-            At::Newest => Ok(newest),
-            At::Lsn(lsn) => Ok(Until::Snapshot {
-                lsn,
-                deadline: Instant::now(),
-            }),
-            At::Time(time) => Ok(self.first_after(time)?.map_or(newest, Until::Before)),
-        }
-    }
-
-    /// First frame of the first transaction that committed after `time`. Clocks go back, so every transaction that is
-    /// kept is looked at.
-    fn first_after(&self, time: PgMicros) -> Result<Option<Seq>, ProducerError> {
-        match self.look_for(time, ReadFrom::Start) {
+    fn limit(&self, head: &SegmentHeader, images: &[ImageInfo]) -> Result<Limit, ProducerError> {
+        let from = match self.wanted.at {
+            At::Newest => {
+                return Ok(Limit {
+                    until: Until::End(head.end),
+                    is_newest: true,
+                });
+            }
+            At::Lsn(lsn) if head.through_lsn < lsn => {
+                return Err(ProducerError::NotReached { wanted: lsn });
+            }
+            // Positions of what stands in the log only rise: behind an image all is later than it.
+            At::Lsn(lsn) => images.iter().find(|it| it.base.end_lsn <= EndLsn(lsn)),
+            At::Time(_) => None,
+        };
+        let from = from.map_or(ReadFrom::Start, ImageInfo::read_from);
+        match self.first_beyond(from) {
+            // Clocks go back, so every transaction that is kept is looked at.
             Err(ProducerError::Read(ReadError::Trimmed { .. })) => {
-                let images = self.wait(self.images.list())??;
                 let oldest = images.last().map(ImageInfo::read_from);
-                self.look_for(time, oldest.unwrap_or(ReadFrom::Start))
+                self.first_beyond(oldest.unwrap_or(ReadFrom::Start))
             }
             found => found,
         }
     }
 
-    fn look_for(&self, time: PgMicros, from: ReadFrom) -> Result<Option<Seq>, ProducerError> {
+    /// Looks for the first transaction that stands in the log and is beyond what is wanted.
+    fn first_beyond(&self, from: ReadFrom) -> Result<Limit, ProducerError> {
         let mut reader = self.log.reader(from);
-        let mut first = None;
+        let (mut first, mut started) = (None, None);
         loop {
             let bytes = match self.wait(reader.next())?? {
                 ReadStep::Frames { bytes, .. } => bytes,
                 // It did not commit here.
                 ReadStep::Discard { .. } => {
-                    first = None;
+                    (first, started) = (None, None);
                     continue;
                 }
                 ReadStep::Tick { .. } => continue,
-                ReadStep::End => return Ok(None),
+                ReadStep::End => {
+                    return Ok(Limit {
+                        until: Until::End(reader.position()),
+                        is_newest: true,
+                    });
+                }
             };
             let mut frames = FrameReader::new();
             frames.push(bytes);
@@ -209,56 +248,79 @@ impl One {
                 if frame.kind != FrameKind::Txn {
                     continue;
                 }
+                let part = TxnPart::decode(&frame)?;
                 if frame.flags.first {
-                    let start = TxnPart::decode(&frame)?.start;
-                    let is_later = start.is_some_and(|start| start.commit_time.0 > time.0);
-                    first = is_later.then_some(frame.seq);
+                    (first, started) = (Some(frame.seq), part.start);
                 }
-                if frame.flags.last && first.is_some() {
-                    return Ok(first);
+                let time = started.map(|start| start.commit_time);
+                if let (true, Some(seq)) = (self.is_beyond(part.end_lsn, time), first) {
+                    return Ok(Limit {
+                        until: Until::Before(seq),
+                        is_newest: false,
+                    });
                 }
             }
+        }
+    }
+
+    /// Of a transaction whose last part came; any other has no end yet.
+    fn is_beyond(&self, end: Option<EndLsn>, committed: Option<PgMicros>) -> bool {
+        let Some(end) = end else { return false };
+        match self.wanted.at {
+            At::Newest => false,
+            At::Lsn(lsn) => end > EndLsn(lsn),
+            At::Time(time) => committed.is_some_and(|it| it.0 > time.0),
         }
     }
 
     fn replay(
         &self,
-        mirror: &mut Mirror,
-        from: ReadFrom,
+        begun: Begun,
         until: Until,
-        last_segment: SegmentNo,
-    ) -> Result<Replayed, ProducerError> {
+        head: &SegmentHeader,
+    ) -> Result<(Mirror, Option<String>, Replayed), ProducerError> {
         let ctx = Replay {
             log: self.log.clone(),
             runtime: self.runtime.clone(),
             stop: self.stop.clone(),
             watch: self.watch.clone(),
-            last_segment,
+            last_segment: head.segment,
         };
-        replay(&ctx, mirror, from, until).map_err(|error| match error {
-            ProducerError::Read(ReadError::Trimmed { .. }) => ProducerError::TooOld {
-                generation: self.generation,
-            },
-            error => error,
-        })
-    }
-
-    /// The first copy shows the source as of its end, and nothing before.
-    fn must_be_at(&self, cursor: &Cursor) -> Result<(), ProducerError> {
-        let generation = self.generation;
-        match self.wanted.at {
-            _ if !cursor.complete => Err(ProducerError::NotComplete { generation }),
-            At::Lsn(lsn) if cursor.end_lsn > EndLsn(lsn) => {
-                Err(ProducerError::TooOld { generation })
+        let Begun {
+            mut mirror,
+            from,
+            image,
+            damaged,
+        } = begun;
+        match replay(&ctx, &mut mirror, from, until) {
+            Ok(replayed) => Ok((mirror, image, replayed)),
+            // The image that would have reached further back is damaged, or there is none.
+            Err(ProducerError::Read(ReadError::Trimmed { .. })) => {
+                Err(damaged.unwrap_or(self.too_old()))
             }
-            At::Newest | At::Lsn(_) | At::Time(_) => Ok(()),
+            Err(error) => Err(error),
         }
     }
 
-    fn name_of(&self, seq: Seq) -> Result<Option<String>, ProducerError> {
-        let images = self.wait(self.images.list())??;
-        let found = images.into_iter().find(|it| it.base.position.seq == seq);
-        Ok(found.map(|image| image.id))
+    fn too_old(&self) -> ProducerError {
+        ProducerError::TooOld {
+            generation: self.record.generation,
+        }
+    }
+
+    /// The first copy, and the oldest image that is kept, show the source as of their end, and nothing before.
+    fn must_be_at(&self, cursor: &Cursor) -> Result<(), ProducerError> {
+        let generation = self.record.generation;
+        let is_before_mint = |time: PgMicros| time.unix_ms() < self.record.minted_at_ms;
+        match self.wanted.at {
+            _ if !cursor.complete => Err(ProducerError::NotComplete { generation }),
+            At::Lsn(lsn) if cursor.end_lsn > EndLsn(lsn) => Err(self.too_old()),
+            At::Time(time) if is_before_mint(time) => Err(self.too_old()),
+            At::Time(time) if cursor.commit_time.is_some_and(|it| it.0 > time.0) => {
+                Err(self.too_old())
+            }
+            At::Newest | At::Lsn(_) | At::Time(_) => Ok(()),
+        }
     }
 
     fn wait<T>(&self, work: impl Future<Output = T>) -> Result<T, ProducerError> {
@@ -276,13 +338,29 @@ fn is_before(image: &ImageInfo, until: Until) -> bool {
     }
 }
 
+/// A directory of its own in `parent`, on a filesystem that can give a file its name without replacing another.
+fn place_in(parent: &Path) -> Result<TempDir, ProducerError> {
+    let place = tempfile::Builder::new()
+        .prefix(".rindle-restore-")
+        .tempdir_in(parent);
+    let place = place.map_err(ProducerError::file("create a directory in", parent))?;
+    let probe = place.path().join("probe");
+    let named = std::fs::File::create(&probe)
+        .and_then(|_file| std::fs::hard_link(&probe, beside(&probe, "link")));
+    named.map_err(ProducerError::file(
+        "give a second name to a file in",
+        parent,
+    ))?;
+    Ok(place)
+}
+
 /// Gives the file its name, and never takes one that is there.
 fn put_in_place(file: &Path, out: &Path) -> Result<(), ProducerError> {
+    must_be_free(out)?;
     match std::fs::hard_link(file, out) {
-        Ok(()) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(ProducerError::Exists {
             path: out.to_owned(),
         }),
-        Err(error) => Err(ProducerError::file("create", out)(error)),
+        linked => linked.map_err(ProducerError::file("create", out)),
     }
 }

@@ -54,6 +54,18 @@ pub(crate) struct Scratch<'a> {
     pub(crate) watch: &'a Watch,
 }
 
+/// A scratch mirror that was made anew.
+#[derive(Debug)]
+pub(crate) struct Begun {
+    pub(crate) mirror: Mirror,
+    /// Where its reader begins.
+    pub(crate) from: ReadFrom,
+    /// The image that it is.
+    pub(crate) image: Option<String>,
+    /// Why the last of those that were passed over was.
+    pub(crate) damaged: Option<ProducerError>,
+}
+
 /// The file of the same name with another ending.
 pub(crate) fn beside(path: &Path, ending: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
@@ -88,24 +100,38 @@ impl Scratch<'_> {
     pub(crate) fn make_anew(
         &self,
         fits: &dyn Fn(&ImageInfo) -> bool,
-    ) -> Result<(Mirror, ReadFrom), ProducerError> {
+    ) -> Result<Begun, ProducerError> {
         remove_mirror(self.path)?;
         let mut images = wait(self.runtime, self.stop, self.images.list())??;
         images.retain(fits);
         // Proved ones first; the sort keeps the order among equals.
         images.sort_by_key(|image| !image.verified);
+        let mut damaged = None;
         for image in &images {
             match self.restore(image) {
                 Err(error) if error.kind() == Kind::Corrupt => {
                     tracing::warn!(image = %image.id, %error, "passing over a damaged image");
                     remove_mirror(self.path)?;
+                    damaged = Some(error);
                 }
-                restored => return restored,
+                restored => {
+                    return restored.map(|(mirror, from)| Begun {
+                        mirror,
+                        from,
+                        image: Some(image.id.clone()),
+                        damaged,
+                    });
+                }
             }
         }
         let mut mirror = self.open_file()?;
         mirror.start(self.generation)?;
-        Ok((mirror, ReadFrom::Start))
+        Ok(Begun {
+            mirror,
+            from: ReadFrom::Start,
+            image: None,
+            damaged,
+        })
     }
 
     fn restore(&self, image: &ImageInfo) -> Result<(Mirror, ReadFrom), ProducerError> {

@@ -72,7 +72,7 @@ async fn a_position_shows_what_ended_before_it() {
     let (gateway, commits) = history().await;
     let mut used = std::collections::BTreeSet::new();
     for (nth, (lsn, _)) in (COPIED..).zip(&commits) {
-        for (at, rows) in [(*lsn, nth), (lsn + 8, nth + 1)] {
+        for (at, rows) in [(*lsn, nth), (lsn + 7, nth), (lsn + 8, nth + 1)] {
             let (found, image) = restored(&gateway, At::Lsn(Lsn(at))).await;
             assert_eq!(found, rows, "at {at}");
             used.insert(image);
@@ -110,6 +110,10 @@ async fn what_a_fence_discarded_never_was_a_commit() {
     gateway.insert(2200, 103, "after");
     gateway.insert(2300, 104, "last");
     gateway.flush().await;
+    for (at, rows) in [(2008, 1), (2208, 2), (2307, 2), (2308, 3)] {
+        let found = restored(&gateway, At::Lsn(Lsn(at))).await.0;
+        assert_eq!(found, COPIED + rows, "at {at}");
+    }
     for (at, rows) in [(2000, 1), (2200, 2), (2299, 2), (2300, 3), (50_000, 3)] {
         let found = restored(&gateway, At::Time(PgMicros(at))).await.0;
         assert_eq!(found, COPIED + rows, "at {at}");
@@ -185,6 +189,61 @@ async fn damage_is_passed_over_or_told() {
     let error = try_restore(&gateway, At::Newest).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Corrupt, "{error}");
     assert!(!out(&gateway).exists());
+}
+
+/// Whichever log object is missing, a restore that needs it says so; it never gives an older state instead.
+#[tokio::test]
+async fn a_missing_log_object_is_never_the_end_of_the_log() {
+    let (gateway, commits) = history().await;
+    let all = COPIED + commits.len() as i64;
+    let archive = gateway.dir.path().join("archive");
+    let mut log = files(&archive);
+    log.retain(|path| path.to_string_lossy().contains("/log/") && path.extension().is_some());
+    log.sort();
+    assert!(log.len() > 7, "{log:?}");
+    let last = log.pop().unwrap();
+    let mut refused = 0;
+    for path in &log {
+        let bytes = std::fs::read(path).unwrap();
+        std::fs::remove_file(path).unwrap();
+        for at in [At::Newest, At::Time(PgMicros(1 << 40)), At::Lsn(Lsn(3908))] {
+            match try_restore(&gateway, at).await {
+                Err(error) => {
+                    assert_eq!(error.kind(), Kind::Corrupt, "{}: {error}", path.display());
+                    refused += 1;
+                }
+                // An image has what it held.
+                Ok(restored) => {
+                    assert!(restored.image.is_some(), "{}", path.display());
+                    assert_eq!(rows(&out(&gateway)).len() as i64, all);
+                    std::fs::remove_file(out(&gateway)).unwrap();
+                }
+            }
+        }
+        std::fs::write(path, bytes).unwrap();
+    }
+    assert!(refused > log.len(), "{refused} refused");
+    // An image that shows it tells that it was there.
+    publish(&gateway).await;
+    let bytes = std::fs::read(&last).unwrap();
+    std::fs::remove_file(&last).unwrap();
+    let error = try_restore(&gateway, At::Newest).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Corrupt, "{error}");
+    std::fs::write(&last, bytes).unwrap();
+    assert_eq!(restored(&gateway, At::Newest).await.0, all);
+}
+
+/// SQLite would take them for the new file's.
+#[tokio::test]
+async fn side_files_of_another_database_are_refused() {
+    let gateway = Gateway::copied(COPIED).await;
+    for ending in ["-wal", "-shm", "-journal"] {
+        let beside = gateway.dir.path().join(format!("out.db{ending}"));
+        std::fs::write(&beside, "left").unwrap();
+        let error = try_restore(&gateway, At::Newest).await.unwrap_err();
+        assert!(matches!(error, ProducerError::Exists { .. }), "{error}");
+        std::fs::remove_file(&beside).unwrap();
+    }
 }
 
 /// The file needs nothing beside it, and says where it stands.

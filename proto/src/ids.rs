@@ -161,7 +161,7 @@ impl Seq {
 impl SegmentNo {
     /// The log object after this one.
     pub fn next(self) -> SegmentNo {
-        SegmentNo(self.0 + 1)
+        SegmentNo(self.0.saturating_add(1))
     }
 }
 

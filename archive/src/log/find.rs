@@ -56,15 +56,12 @@ impl Log {
             .map(SegmentNo))
     }
 
-    /// The last object behind `segment` that a listing shows, if any.
-    pub(crate) async fn listed_last(
-        &self,
-        segment: SegmentNo,
-    ) -> Result<Option<SegmentNo>, StoreError> {
+    /// The objects behind `segment` that a listing shows.
+    pub(crate) async fn listed(&self, segment: SegmentNo) -> Result<Vec<SegmentNo>, StoreError> {
         let after = segment_name(segment);
         let names = self.objects.0.list(&self.keys.log(), Some(&after)).await?;
         let numbers = names.iter().filter_map(|name| number_of(name, ".seg"));
-        Ok(numbers.max().map(SegmentNo))
+        Ok(numbers.map(SegmentNo).collect())
     }
 
     /// The first object in `(boundary, head]` whose last commit is `seq` or a later frame.

@@ -58,6 +58,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
     let restored = restore(wanted, progress::watch(), stop_on_signal()?).await?;
     let Restored {
         cursor,
+        is_newest,
         image,
         replayed,
         tables,
@@ -69,9 +70,14 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
         |time| format!("the commit of {time}"),
     );
     let text = format!(
-        "{}: as of {} ({commit}), {tables} tables, {rows} rows; from {}, {} rows replayed",
+        "{}: as of {} ({commit}{}), {tables} tables, {rows} rows; from {}, {} rows replayed",
         args.out.display(),
         cursor.end_lsn,
+        if *is_newest {
+            ", the archive holds nothing later"
+        } else {
+            ""
+        },
         image
             .as_ref()
             .map_or_else(|| "the first frame".to_owned(), |id| format!("image {id}")),
@@ -83,6 +89,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
         "lsn": cursor.end_lsn,
         "commitTime": time,
         "frame": cursor.position.seq,
+        "isNewest": is_newest,
         "image": image,
         "tables": tables,
         "rows": rows,

@@ -54,6 +54,13 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
     let source = args.source.source;
     let archive = args.store.open(&source).await?;
     let mut ids = archive.generation_ids().await?;
+    if ids.is_empty() {
+        // A wrong directory, or one that is not mounted, is not a whole archive.
+        let text = format!(
+            "there is nothing of source {source} in this archive: check --path and --source, and whether it is mounted"
+        );
+        return Err(UsageError(text).into());
+    }
     if let Some(wanted) = args.generation {
         if !ids.contains(&wanted) {
             let known: Vec<String> = ids.iter().map(ToString::to_string).collect();
@@ -91,17 +98,11 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
             }
         };
         let found = archive.scrub(*generation, look, &mut tell).await;
-        let found = found.with_context(|| format!("look through {generation}"))?;
         text.push(summary(*generation, &found, depth));
         text.extend(found.damage.iter().map(line));
         documents.push((*generation, found));
     }
-    if ids.is_empty() {
-        text.push(format!(
-            "source {source} has no generation in this archive: run rindle pg mint"
-        ));
-    }
-    let failed = current.is_some() || documents.iter().any(|(_, found)| !found.damage.is_empty());
+    let failed = current.is_some() || documents.iter().any(|(_, found)| !is_whole(found));
     let generations: Vec<Value> = documents
         .iter()
         .map(|(id, found)| document(*id, found))
@@ -121,6 +122,10 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
     })
 }
 
+fn is_whole(found: &Scrubbed) -> bool {
+    found.damage.is_empty() && found.stopped.is_none()
+}
+
 fn summary(generation: Generation, found: &Scrubbed, depth: Depth) -> String {
     let Scrubbed {
         segments,
@@ -130,10 +135,11 @@ fn summary(generation: Generation, found: &Scrubbed, depth: Depth) -> String {
         slices,
         bytes,
         damage,
+        stopped,
     } = found;
     let looked = match depth {
         Depth::Light => format!(
-            "{segments} log objects up to {head}, {images} images of {slices} slices are there (--deep reads them)"
+            "{segments} log objects up to {head}, {images} images of {slices} slices have their headers (--deep reads all, and what copies list)"
         ),
         Depth::Deep => format!(
             "{segments} log objects up to {head}, {bulk_parts} parts of copies, {images} images of {slices} slices, {bytes} bytes read"
@@ -144,7 +150,10 @@ fn summary(generation: Generation, found: &Scrubbed, depth: Depth) -> String {
         1 => "1 object is wrong".to_owned(),
         many => format!("{many} objects are wrong"),
     };
-    format!("generation {generation}: {looked}; {verdict}")
+    let rest = stopped.as_ref().map_or_else(String::new, |why| {
+        format!("; the look ended early, for the archive does not answer: {why}")
+    });
+    format!("generation {generation}: {looked}; {verdict}{rest}")
 }
 
 fn line(damage: &Damage) -> String {
@@ -167,6 +176,7 @@ fn document(generation: Generation, found: &Scrubbed) -> Value {
         "images": found.images,
         "slices": found.slices,
         "bytes": found.bytes,
+        "stopped": found.stopped,
         "damage": found.damage.iter().map(damage).collect::<Vec<_>>(),
     })
 }

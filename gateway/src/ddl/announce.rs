@@ -8,6 +8,7 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Row};
 
 use super::believed::Believed;
+use super::former::{Doubt, View};
 use crate::pg::catalog::{self, CatalogError, Patch, PublicationFacts, RelationFacts};
 
 /// Only the definer of the capture functions writes these rows, in the transaction that emits the message.
@@ -21,8 +22,9 @@ const COMMITTING: &str = "SELECT EXISTS (SELECT FROM pg_catalog.pg_locks \
 /// How far the WAL is: what was read before is as old as this at most.
 const POSITION: &str = "SELECT pg_catalog.pg_current_wal_insert_lsn()::text";
 
-/// Pause between two looks at a transaction that is committing.
+/// Pause between the first two looks at a transaction that is committing; twice as long each time, up to the other.
 const PAUSE: Duration = Duration::from_millis(2);
+const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
 /// A message of the stream that announces something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,7 +122,7 @@ pub async fn read(
 }
 
 async fn committed_row(client: &Client, id: i64, xid: u32) -> Result<Option<Row>, AnnounceError> {
-    let xid = xid.to_string();
+    let (xid, mut pause) = (xid.to_string(), PAUSE);
     loop {
         // Asked before the row is read: whatever is not committing then, is seen by the query after it.
         let committing: bool = client.query_one(COMMITTING, &[&xid]).await?.try_get(0)?;
@@ -134,7 +136,8 @@ async fn committed_row(client: &Client, id: i64, xid: u32) -> Result<Option<Row>
         if row.is_some() || !committing {
             return Ok(row);
         }
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }
 
@@ -149,11 +152,13 @@ async fn complete(
     if patch.stale {
         // What others added is not left out.
         patch.full = false;
+        let mut doubt = Doubt::default();
         // What others dropped does not come back.
         let dropped = |oid: Oid| believed.was_mirrored(oid);
         if let Some(seen) = patch.publications.take() {
             let now = catalog::read_publications(client, believed.facts.publication.oid).await?;
-            patch.publications = Some(published(&seen, now, believed));
+            let (left, unsure) = published(&seen, now, believed);
+            (patch.publications, doubt) = (Some(left), unsure);
         }
         let named: Vec<Oid> = patch
             .relations
@@ -166,6 +171,10 @@ async fn complete(
             .relations
             .retain(|it| now.contains(&it.oid) || !dropped(it.oid));
         announced.unsure = adopt(patch, fresh, believed);
+        let relations = believed.facts.relations.values();
+        let in_doubt = relations.filter(|it| doubt.schemas.contains(&it.namespace));
+        announced.unsure.extend(in_doubt.map(|it| it.oid));
+        announced.unsure.extend(doubt.relations);
         let at: String = client.query_one(POSITION, &[]).await?.try_get(0)?;
         announced.patch.read_at = at.parse().ok();
     }
@@ -188,13 +197,17 @@ fn published(
     seen: &[PublicationFacts],
     now: Vec<PublicationFacts>,
     believed: &Believed,
-) -> Vec<PublicationFacts> {
+) -> (Vec<PublicationFacts>, Doubt) {
     let known = &believed.facts.publication;
     let Some(seen) = seen.iter().find(|it| it.oid == known.oid) else {
-        return now;
+        return (now, Doubt::default());
     };
-    let left = |now: PublicationFacts| believed.formers.publication(seen, &now, known);
-    now.into_iter().map(left).collect()
+    // Only the one that is followed was read.
+    let Some(now) = now.first() else {
+        return (Vec::new(), Doubt::default());
+    };
+    let (left, doubt) = believed.formers.publication(seen, now, known);
+    (vec![left], doubt)
 }
 
 /// Takes fresh facts over stale ones, and says which relations they differ in. Names are not taken: those of this moment
@@ -203,7 +216,8 @@ fn adopt(patch: &mut Patch, fresh: Patch, believed: &Believed) -> BTreeSet<Oid> 
     let mut now: BTreeMap<Oid, RelationFacts> =
         fresh.relations.into_iter().map(|it| (it.oid, it)).collect();
     let known = |oid: Oid| believed.facts.relations.get(&oid);
-    // A message may name a relation twice, and the second would undo the first.
+    let (own, by_hand) = (std::mem::take(&mut patch.own), patch.is_by_hand());
+    // A message may name a relation twice: as its transaction left it, and then as others did before.
     let mut listed = BTreeSet::new();
     patch.relations.retain(|it| listed.insert(it.oid));
     let mut unsure = BTreeSet::new();
@@ -223,13 +237,21 @@ fn adopt(patch: &mut Patch, fresh: Patch, believed: &Believed) -> BTreeSet<Oid> 
         if !same {
             unsure.insert(relation.oid);
         }
-        let known = known(relation.oid);
-        *relation = believed.formers.named(fresh, Some(&*relation), known);
+        let view = View {
+            seen: Some(&*relation),
+            believed: known(relation.oid),
+            is_own: own.contains(&relation.oid),
+            by_hand,
+        };
+        *relation = believed.formers.named(fresh, view);
     }
     unsure.extend(now.keys().copied());
     let others = now.into_values().map(|it| {
-        let known = known(it.oid);
-        believed.formers.named(it, None, known)
+        let view = View {
+            believed: known(it.oid),
+            ..View::default()
+        };
+        believed.formers.named(it, view)
     });
     patch.relations.extend(others);
     // A label of later makes its tables wait now; one that was forgotten would never.

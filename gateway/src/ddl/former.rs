@@ -49,9 +49,6 @@ impl Changes {
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Former {
-    names: BTreeSet<String>,
-    /// Schemas that it was in, and what they were called.
-    places: BTreeSet<(Oid, String)>,
     /// How the publication named it; none where it did not.
     members: Vec<Option<Member>>,
     changes: Changes,
@@ -61,19 +58,6 @@ impl Formers {
     /// `before` becomes `after` in the transaction at `at`.
     pub(super) fn note(&mut self, before: &Facts, after: &Facts, at: FinalLsn) {
         self.note_changes(before, after, at);
-        for (oid, old) in &before.relations {
-            let Some(new) = after.relations.get(oid) else {
-                continue;
-            };
-            if new.name != old.name {
-                let former = self.relations.entry(*oid).or_default();
-                former.names.insert(old.name.clone());
-            }
-            if place(new) != place(old) {
-                let former = self.relations.entry(*oid).or_default();
-                former.places.insert((old.namespace, old.schema.clone()));
-            }
-        }
         let (old, new) = (members(&before.publication), members(&after.publication));
         for oid in old.keys().chain(new.keys()) {
             let was = old.get(oid).copied();
@@ -120,7 +104,12 @@ impl Formers {
         }
         let all = before.relations.keys().chain(after.relations.keys());
         for oid in all.filter(|oid| before.relations.get(oid) != after.relations.get(oid)) {
-            self.relations.entry(*oid).or_default().changes.note(at);
+            // Whoever names a table names its partitions too, those that it sees.
+            let trees = [before, after].map(|facts| facts.ancestors(*oid));
+            for concerned in trees.into_iter().flatten().chain([*oid]) {
+                let former = self.relations.entry(concerned).or_default();
+                former.changes.note(at);
+            }
         }
     }
 
@@ -154,85 +143,128 @@ impl Formers {
 
     /// How a transaction with an old snapshot leaves a publication. It sees what it did itself and what was there before
     /// its snapshot; `now` is the catalog of this moment, in which later transactions may have done more.
+    ///
+    /// What it sees, what is believed and what is there now may leave open who did what: then nothing changes here, and
+    /// the rows of what is concerned are in doubt, for some may not have been sent.
     pub(super) fn publication(
         &self,
         seen: &PublicationFacts,
         now: &PublicationFacts,
         believed: &PublicationFacts,
-    ) -> PublicationFacts {
-        let (seen, found, known) = (members(seen), members(now), members(believed));
-        let all: BTreeSet<Oid> = seen.keys().chain(known.keys()).copied().collect();
-        let one = |oid: Oid| {
-            let (seen, found, known) = (
-                seen.get(&oid).copied(),
-                found.get(&oid).copied(),
-                known.get(&oid).copied(),
-            );
-            match seen == known || found != seen && self.published(oid, seen) {
-                true => known,
-                false => seen,
-            }
+    ) -> (PublicationFacts, Doubt) {
+        let mut doubt = Doubt::default();
+        let tables = {
+            let (seen, found, known) = (members(seen), members(now), members(believed));
+            let all: BTreeSet<Oid> = seen.keys().chain(known.keys()).copied().collect();
+            let one = |oid: Oid| {
+                let [seen, found, known] = [&seen, &found, &known].map(|it| it.get(&oid).copied());
+                if seen == known || found == seen || !self.published(oid, seen) {
+                    return seen;
+                }
+                doubt.relations.insert(oid);
+                known
+            };
+            all.into_iter().filter_map(one).cloned().collect()
         };
-        PublicationFacts {
-            tables: all.into_iter().filter_map(one).cloned().collect(),
+        let all: BTreeSet<Oid> = [seen, now, believed]
+            .into_iter()
+            .flat_map(|it| it.schemas.iter().copied())
+            .collect();
+        let is_in = |schema: &Oid| {
+            let [seen, now, known] = [seen, now, believed].map(|it| it.schemas.contains(schema));
+            if seen != known && now == known {
+                doubt.schemas.insert(*schema);
+                return known;
+            }
+            seen
+        };
+        let left = PublicationFacts {
+            tables,
+            schemas: all.into_iter().filter(is_in).collect(),
+            // Any that is off stops the stream, so what it sees of them is its own change.
+            insert: seen.insert,
+            update: seen.update,
+            delete: seen.delete,
+            truncate: seen.truncate,
+            // Rows tell when these two are wrong.
+            via_root: settled(&seen.via_root, &now.via_root, &believed.via_root),
+            generated_columns: settled(
+                &seen.generated_columns,
+                &now.generated_columns,
+                &believed.generated_columns,
+            ),
             ..now.clone()
-        }
+        };
+        (left, doubt)
     }
 
     /// `relation` under the name that it has after a transaction with an old snapshot, which sees it as `seen`; the rest
-    /// of it is of this moment. Its name, its schema and what that is called are looked at one by one: each may be
-    /// another transaction's change.
-    pub(super) fn named(
-        &self,
-        relation: RelationFacts,
-        seen: Option<&RelationFacts>,
-        believed: Option<&RelationFacts>,
-    ) -> RelationFacts {
+    /// of it is of this moment. A name that it wrote itself nobody else changed meanwhile; any other is as it is believed.
+    pub(super) fn named(&self, relation: RelationFacts, view: View<'_>) -> RelationFacts {
+        let View {
+            seen,
+            believed,
+            is_own,
+            by_hand,
+        } = view;
         let Some(seen) = seen.or(believed) else {
             return relation;
         };
-        let none = Former::default();
-        let former = self.relations.get(&relation.oid).unwrap_or(&none);
-        let renamed = relation.name != seen.name && former.names.contains(&seen.name);
-        let name = match believed {
-            Some(known) if renamed => &known.name,
-            Some(_) | None => &seen.name,
-        };
-        let mut was_in = former.places.iter();
-        let moved =
-            relation.namespace != seen.namespace && was_in.any(|(oid, _)| *oid == seen.namespace);
-        let namespace = match believed {
-            Some(known) if moved => known.namespace,
-            Some(_) | None => seen.namespace,
+        // By hand all is told, also what nothing told before.
+        let is_told = by_hand && name(&relation) == name(seen);
+        let by = match believed {
+            Some(known) if !is_own && !is_told => known,
+            Some(_) | None => seen,
         };
         let schema = match believed {
-            Some(known) if known.namespace == namespace => {
-                let mut places = former.places.iter();
-                let is_old = relation.schema != seen.schema
-                    && places.any(|(_, schema)| *schema == seen.schema);
-                if is_old || seen.namespace != namespace {
-                    &known.schema
-                } else {
-                    &seen.schema
-                }
-            }
+            Some(known) if known.namespace == by.namespace && !is_told => &known.schema,
+            Some(_) if is_told => &seen.schema,
             // It came to this schema, which others may have renamed without its transaction seeing that.
             Some(_) | None => {
-                let called = self.schemas.get(&namespace);
+                let called = self.schemas.get(&by.namespace);
                 called.map_or(&seen.schema, |called| &called.name)
             }
         };
         RelationFacts {
-            name: name.clone(),
-            namespace,
+            name: by.name.clone(),
+            namespace: by.namespace,
             schema: schema.clone(),
             ..relation
         }
     }
 }
 
-fn place(relation: &RelationFacts) -> (Oid, &str) {
-    (relation.namespace, &relation.schema)
+/// What is known of one relation besides the catalog of now.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct View<'a> {
+    /// As the transaction sees it.
+    pub(super) seen: Option<&'a RelationFacts>,
+    /// As it is believed.
+    pub(super) believed: Option<&'a RelationFacts>,
+    /// The transaction itself wrote its name and schema.
+    pub(super) is_own: bool,
+    /// Whoever migrated tells it.
+    pub(super) by_hand: bool,
+}
+
+/// What may have been published otherwise for a while.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Doubt {
+    pub(super) relations: BTreeSet<Oid>,
+    pub(super) schemas: BTreeSet<Oid>,
+}
+
+/// What a transaction leaves of a value that it sees as `seen`: where it is neither as believed nor as now, others changed
+/// it before.
+fn settled<T: Clone + PartialEq>(seen: &T, now: &T, known: &T) -> T {
+    match seen == now {
+        true => seen.clone(),
+        false => known.clone(),
+    }
+}
+
+fn name(relation: &RelationFacts) -> (&str, &str) {
+    (&relation.schema, &relation.name)
 }
 
 fn members(publication: &PublicationFacts) -> BTreeMap<Oid, &Member> {
@@ -253,66 +285,111 @@ mod tests {
         }
     }
 
-    fn past(names: &[&str]) -> Formers {
-        let mut formers = Formers::default();
-        for pair in names.windows(2) {
-            let [before, after] = [pair[0], pair[1]].map(|name| facts(vec![called(name)]));
-            formers.note(&before, &after, FinalLsn(Lsn(100)));
+    fn of(namespace: u32, schema: &str, name: &str) -> RelationFacts {
+        RelationFacts {
+            namespace: Oid(namespace),
+            schema: schema.to_owned(),
+            ..called(name)
         }
-        formers
+    }
+
+    fn view<'a>(seen: &'a RelationFacts, known: &'a RelationFacts) -> View<'a> {
+        View {
+            seen: Some(seen),
+            believed: Some(known),
+            ..View::default()
+        }
     }
 
     #[test]
     fn b1_a_name_of_later_is_not_taken_and_one_of_before_is_not_believed() {
-        let formers = past(&["a", "b"]);
-        let of = |now: &str, seen: &str, known: &str| {
+        let formers = Formers::default();
+        let left = |now: &str, seen: &str, known: &str, is_own| {
             let (now, seen, known) = (called(now), called(seen), called(known));
-            formers.named(now, Some(&seen), Some(&known)).name
+            let view = View {
+                is_own,
+                ..view(&seen, &known)
+            };
+            formers.named(now, view).name
         };
         // Somebody renamed later.
-        assert_eq!(of("later", "b", "b"), "b");
-        // Itself, whatever came later.
-        assert_eq!(of("own", "own", "b"), "own");
-        assert_eq!(of("later", "own", "b"), "own");
+        assert_eq!(left("later", "b", "b", false), "b");
+        // Itself, whatever came later, also to a name of before.
+        assert_eq!(left("own", "own", "b", true), "own");
+        assert_eq!(left("later", "own", "b", true), "own");
+        assert_eq!(left("later", "a", "b", true), "a");
         // Others did before its commit; its snapshot is older.
-        assert_eq!(of("b", "a", "b"), "b");
-        assert_eq!(of("later", "a", "b"), "b");
+        assert_eq!(left("b", "a", "b", false), "b");
+        assert_eq!(left("later", "a", "b", false), "b");
+        // Nothing told the name that the catalog has, but for whoever tells all by hand.
+        let (now, known) = (called("b"), called("a"));
+        let told = View {
+            by_hand: true,
+            ..view(&now, &known)
+        };
+        assert_eq!(formers.named(now.clone(), told).name, "b");
     }
 
     #[test]
     fn b1_a_table_and_its_schema_that_two_rename_get_both_names() {
-        let of = |schema: &str, name: &str| RelationFacts {
-            schema: schema.to_owned(),
-            ..called(name)
-        };
-        // Somebody else's change, which committed first, is believed.
-        let after = |other: &RelationFacts, seen: &RelationFacts| {
-            let mut formers = Formers::default();
-            let [before, after] = [of("s", "t"), other.clone()].map(|it| facts(vec![it]));
-            formers.note(&before, &after, FinalLsn(Lsn(100)));
-            let left = formers.named(of("new", "renamed"), Some(seen), Some(other));
+        let formers = Formers::default();
+        // The schema's new name is its announcement's, for all that is in it.
+        let left = |seen: &RelationFacts, known: &RelationFacts, is_own| {
+            let view = View {
+                is_own,
+                ..view(seen, known)
+            };
+            let left = formers.named(of(1, "new", "renamed"), view);
             (left.schema, left.name)
         };
-        let both = ("new".to_owned(), "renamed".to_owned());
-        assert_eq!(after(&of("s", "renamed"), &of("new", "t")), both);
-        assert_eq!(after(&of("new", "t"), &of("s", "renamed")), both);
+        let both = |schema: &str, name: &str| (schema.to_owned(), name.to_owned());
+        // It renamed the schema, and others the table before it committed.
+        let known = of(1, "s", "renamed");
+        assert_eq!(
+            left(&of(1, "new", "t"), &known, false),
+            both("s", "renamed")
+        );
+        // It renamed the table, and others the schema.
+        let known = of(1, "new", "t");
+        assert_eq!(
+            left(&of(1, "s", "renamed"), &known, true),
+            both("new", "renamed")
+        );
     }
 
     #[test]
     fn b1_a_table_comes_to_a_schema_under_the_name_that_others_gave_it() {
-        let of = |namespace: u32, schema: &str| RelationFacts {
-            namespace: Oid(namespace),
-            schema: schema.to_owned(),
-            ..called("t")
-        };
         let renamed = Patch {
             schemas: vec![(Oid(7), "new".to_owned())],
             ..Patch::default()
         };
         let mut formers = Formers::default();
         formers.note_patch(&renamed, FinalLsn(Lsn(100)));
-        let left = formers.named(of(7, "later"), Some(&of(7, "old")), Some(&of(5, "s")));
+        let (seen, known) = (of(7, "old", "t"), of(5, "s", "t"));
+        let moved = View {
+            is_own: true,
+            ..view(&seen, &known)
+        };
+        let left = formers.named(of(7, "later", "t"), moved);
         assert_eq!((left.namespace, left.schema), (Oid(7), "new".to_owned()));
+    }
+
+    #[test]
+    fn b1_a_change_of_a_partition_is_one_of_its_table() {
+        let leaf = |name: &str| RelationFacts {
+            oid: Oid(T + 1),
+            parent: Some(Oid(T)),
+            ..called(name)
+        };
+        let mut formers = Formers::default();
+        let [before, after] = [vec![called("t")], vec![called("t"), leaf("l")]].map(facts);
+        formers.note(&before, &after, FinalLsn(Lsn(100)));
+        let named = Patch {
+            relations: vec![called("t")],
+            ..Patch::default()
+        };
+        assert!(formers.overtook(&named, Lsn(90), FinalLsn(Lsn(110))));
+        assert!(!formers.overtook(&named, Lsn(105), FinalLsn(Lsn(110))));
     }
 
     fn publishes(oids: &[u32]) -> PublicationFacts {
@@ -331,7 +408,8 @@ mod tests {
         });
         formers.note(&before, &after, FinalLsn(Lsn(100)));
         let of = |seen: &[u32], now: &[u32]| {
-            let left = formers.publication(&publishes(seen), &publishes(now), &after.publication);
+            let (left, _) =
+                formers.publication(&publishes(seen), &publishes(now), &after.publication);
             left.tables.iter().map(|it| it.oid.0).collect::<Vec<_>>()
         };
         // It saw neither that 2 went nor that 3 came, and did nothing itself.
@@ -341,5 +419,48 @@ mod tests {
         // It dropped 1, and added 4 that somebody dropped later.
         assert_eq!(of(&[3], &[3]), [3]);
         assert_eq!(of(&[1, 3, 4], &[1, 3]), [1, 3, 4]);
+    }
+
+    /// It dropped 3, which had come before, or it does not see that 3 came: rows of 3 may not have been sent.
+    #[test]
+    fn b1_rows_are_in_doubt_where_nobody_can_tell_who_published() {
+        let mut formers = Formers::default();
+        let [before, after] = [&[1][..], &[1, 3]].map(|oids| {
+            let mut facts = facts(Vec::new());
+            facts.publication = publishes(oids);
+            facts
+        });
+        formers.note(&before, &after, FinalLsn(Lsn(100)));
+        let known = &after.publication;
+        let (left, doubt) = formers.publication(&publishes(&[1]), &publishes(&[1, 3]), known);
+        assert_eq!(left, *known);
+        assert_eq!(doubt.relations, BTreeSet::from([Oid(3)]));
+        let (left, doubt) = formers.publication(&publishes(&[1]), &publishes(&[1]), known);
+        assert_eq!((left, doubt), (publishes(&[1]), Doubt::default()));
+        let with = |schemas: &[u32]| PublicationFacts {
+            schemas: schemas.iter().copied().map(Oid).collect(),
+            ..publishes(&[1])
+        };
+        let of = |seen: &[u32], now: &[u32], known: &[u32]| {
+            let (left, doubt) = formers.publication(&with(seen), &with(now), &with(known));
+            (left.schemas, doubt.schemas.into_iter().collect::<Vec<_>>())
+        };
+        // Taken out, and put back by others since; or put in by others before.
+        assert_eq!(of(&[], &[7], &[7]), (vec![Oid(7)], vec![Oid(7)]));
+        assert_eq!(of(&[], &[], &[7]), (vec![], vec![]));
+        assert_eq!(of(&[7], &[7], &[]), (vec![Oid(7)], vec![]));
+        // Others will take it out later.
+        assert_eq!(of(&[7], &[], &[7]), (vec![Oid(7)], vec![]));
+    }
+
+    #[test]
+    fn b1_operations_that_a_transaction_takes_out_are_its_own_change() {
+        let all = publishes(&[1]);
+        let some = PublicationFacts {
+            update: false,
+            ..all.clone()
+        };
+        let formers = Formers::default();
+        assert!(!formers.publication(&some, &all, &all).0.update);
     }
 }

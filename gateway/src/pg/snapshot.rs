@@ -15,8 +15,9 @@ FROM pg_catalog.pg_current_snapshot() AS own,
 WHERE held.locktype = 'transactionid' AND held.mode = 'ExclusiveLock' AND held.granted
     AND full_id > 0 AND full_id < next AND pg_catalog.pg_visible_in_snapshot(full_id::text::xid8, own)";
 
-/// Between two looks.
+/// Between the first two looks; twice as long each time, up to the other.
 const PAUSE: Duration = Duration::from_millis(2);
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
 /// After so long it is told what is waited for.
 const TOLD_AFTER: Duration = Duration::from_secs(5);
@@ -46,7 +47,7 @@ pub async fn keep(client: &Client, exported: &str) -> Result<String, Error> {
 }
 
 async fn until_ended(client: &Client) -> Result<(), Error> {
-    let (begun, mut is_told) = (Instant::now(), false);
+    let (begun, mut is_told, mut pause) = (Instant::now(), false, PAUSE);
     loop {
         let ending: String = client.query_one(ENDING, &[]).await?.try_get(0)?;
         if ending.is_empty() {
@@ -59,6 +60,7 @@ async fn until_ended(client: &Client) -> Result<(), Error> {
                 "a copy waits for transactions whose commit is written and that do not end; look for the synchronous standby"
             );
         }
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }

@@ -151,13 +151,15 @@ fn uncovered(facts: &Facts) -> Vec<String> {
     facts.sent_through_root().into_iter().map(tell).collect()
 }
 
-/// The newest announcement when the WAL ended there: it may go once every slot is past it.
+/// The oldest transaction that was open when the WAL ended there: announcements of those before it may go once every slot is
+/// past that.
 #[derive(Debug, Default)]
 struct Old(Option<(i64, String)>);
 
-/// Announcements that were there, and where the WAL ended.
-const NEWEST: &str =
-    "SELECT max(id), pg_catalog.pg_current_wal_insert_lsn()::text FROM rindle.published_schema";
+/// Whether there are announcements, and then the oldest transaction that is open and where the WAL ends.
+const OPEN: &str = "SELECT CASE WHEN EXISTS (SELECT FROM rindle.published_schema) \
+    THEN pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())::text::int8 END, \
+    pg_catalog.pg_current_wal_insert_lsn()::text";
 
 /// Every source's slots: each may still have to read what an announcement says.
 const PASSED: &str = "SELECT coalesce(bool_and(confirmed_flush_lsn >= $1::text::pg_lsn), false) \
@@ -189,21 +191,21 @@ async fn look_after(
     let told = told.chain(uncovered.unwrap_or_default());
     sessions.state.set_capture(told.collect());
     let failed = |error: tokio_postgres::Error| chain(&error);
-    if let Some((id, at)) = &old.0 {
+    if let Some((xid, at)) = &old.0 {
         let passed = client.query_one(PASSED, &[at]).await.map_err(failed)?;
         if passed.try_get(0).map_err(failed)? {
             client
-                .query_one("SELECT rindle.forget($1)", &[id])
+                .query_one("SELECT rindle.forget($1)", &[xid])
                 .await
                 .map_err(failed)?;
             old.0 = None;
         }
     }
     if old.0.is_none() {
-        let newest = client.query_one(NEWEST, &[]).await.map_err(failed)?;
-        let id: Option<i64> = newest.try_get(0).map_err(failed)?;
-        let at = newest.try_get(1).map_err(failed)?;
-        old.0 = id.map(|id| (id, at));
+        let open = client.query_one(OPEN, &[]).await.map_err(failed)?;
+        let xid: Option<i64> = open.try_get(0).map_err(failed)?;
+        let at = open.try_get(1).map_err(failed)?;
+        old.0 = xid.map(|xid| (xid, at));
     }
     Ok(capture)
 }

@@ -13,7 +13,7 @@ BEGIN
         IF EXISTS (SELECT FROM pg_class c WHERE c.oid = ANY(altered) AND c.relkind = 'p') THEN
             -- DETACH names the root only: the leaf is among what this transaction wrote.
             reached := reached || ARRAY(SELECT c.oid FROM pg_class c
-                WHERE age(c.xmin) <= 0 AND c.relkind IN ('r', 'p') AND NOT c.relispartition);
+                WHERE age(c.xmin) BETWEEN -100000000 AND 0 AND c.relkind IN ('r', 'p') AND NOT c.relispartition);
         END IF;
         IF EXISTS (SELECT FROM pg_publication_namespace) THEN
             -- SET SCHEMA may have taken it out of a published one: this transaction wrote its tie to the schema, and
@@ -23,7 +23,7 @@ BEGIN
                     AND d.refclassid = 'pg_namespace'::regclass
                 JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = -1
                 WHERE c.oid = ANY(altered) AND c.relkind IN ('r', 'p') AND c.relpersistence <> 't'
-                    AND age(d.xmin) <= 0 AND age(a.xmin) > 0);
+                    AND age(d.xmin) BETWEEN -100000000 AND 0 AND age(a.xmin) NOT BETWEEN -100000000 AND 0);
         END IF;
     END IF;
     reached := ARRAY(SELECT r.oid FROM rindle._reach(reached, types) AS r(oid));

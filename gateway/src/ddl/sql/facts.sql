@@ -4,6 +4,7 @@ DECLARE
     facts jsonb := jsonb_build_object('v', 1, 'tag', tag);
     relations jsonb;
     types jsonb;
+    own jsonb;
 BEGIN
     IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
         facts := facts || '{"stale": true}';
@@ -19,6 +20,13 @@ BEGIN
         types := (SELECT jsonb_agg(t.type) FROM rindle._types(shown) AS t(type));
     END IF;
     facts := facts || jsonb_build_object('relations', coalesce(relations, '[]'));
+    -- Whose name and schema this transaction wrote: nobody else does before it ends. Of any other the message may be old.
+    own := (SELECT jsonb_agg(DISTINCT c.oid::int8) FROM pg_class c WHERE c.oid = ANY(shown)
+        AND CASE WHEN age(c.xmin) BETWEEN -100000000 AND 0 THEN pg_xact_status(
+            (pg_current_xact_id()::text::numeric - age(c.xmin))::text::xid8) = 'in progress' END);
+    IF own IS NOT NULL THEN
+        facts := facts || jsonb_build_object('own', own);
+    END IF;
     IF types IS NOT NULL THEN
         facts := facts || jsonb_build_object('types', types);
     END IF;

@@ -91,7 +91,8 @@ BEGIN
     -- A transaction that is not seen yet may publish a table in such a schema, or one with a column of such a type.
     IF schemas IS NOT NULL THEN
         facts := facts || jsonb_build_object('schemas', (SELECT jsonb_agg(jsonb_build_array(n.oid::int8, n.nspname)
-            ORDER BY n.oid) FROM pg_namespace n WHERE n.oid = ANY(schemas)));
+            -- A snapshot of before shows what others replaced beside what replaced that: the last one is this transaction's.
+            ORDER BY n.oid, age(n.xmin) DESC) FROM pg_namespace n WHERE n.oid = ANY(schemas)));
     END IF;
     IF retyped IS NOT NULL THEN
         facts := facts || jsonb_build_object('retyped', (SELECT jsonb_agg(t.oid::int8) FROM unnest(retyped) AS t(oid)));

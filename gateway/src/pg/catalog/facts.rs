@@ -94,6 +94,9 @@ pub struct Patch {
     /// Relations as they are now.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub relations: Vec<RelationFacts>,
+    /// Of those whose name and schema the transaction itself wrote.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub own: Vec<Oid>,
     /// Relations that the command made.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub created: Vec<Oid>,
@@ -144,6 +147,7 @@ impl Patch {
         };
         self.relations.retain(stays);
         self.relations.extend(next.relations);
+        self.own.extend(next.own);
         self.created.extend(next.created);
         self.types.extend(next.types);
         self.schemas.extend(next.schemas);
@@ -156,6 +160,7 @@ impl Patch {
             tag: next.tag,
             stale: self.stale || next.stale,
             full: self.full || next.full,
+            read_at: self.read_at.max(next.read_at),
             ..self
         }
     }
@@ -315,7 +320,7 @@ impl Facts {
     }
 
     /// What a relation is a partition of, nearest first.
-    fn ancestors(&self, oid: Oid) -> impl Iterator<Item = Oid> + '_ {
+    pub(crate) fn ancestors(&self, oid: Oid) -> impl Iterator<Item = Oid> + '_ {
         let parent = |oid: Oid| {
             self.relations
                 .get(&oid)

@@ -36,4 +36,5 @@ SELECT jsonb_build_object('oid', c.oid::int8, 'schema', n.nspname, 'namespace', 
             [1:i.indnkeyatts::int] AS columns) k
         WHERE i.indrelid = c.oid), '[]'))
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE c.oid = ANY($1) ORDER BY c.oid
+-- In a transaction with an old snapshot one that others altered and then it shows twice: its own comes first.
+WHERE c.oid = ANY($1) ORDER BY c.oid, age(c.xmin)
