@@ -78,8 +78,9 @@ async fn told(client: &Client, sql: &str) -> Vec<Value> {
     let mut facts = since(client, before).await;
     for one in &mut facts {
         let fields = one.as_object_mut().unwrap();
-        // Oids of types, which have no names of relations.
+        // Oids of types, which have no names of relations; and of what the statement itself named.
         fields.remove("retyped");
+        fields.remove("own");
         for (part, name) in [
             ("schemas", "/1"),
             ("relations", "/name"),
