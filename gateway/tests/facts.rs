@@ -173,7 +173,7 @@ async fn a1_a_transaction_that_is_just_ending_is_waited_for_before_its_snapshot_
 /// The position of a snapshot is where a record ended; the next one may be a commit, which then begins exactly there.
 #[tokio::test]
 async fn a1_a_commit_that_begins_at_a_snapshots_position_is_not_in_it() {
-    let server = Server::start(&["max_replication_slots=20"]).await;
+    let server = Server::start(&["max_replication_slots=20", "wal_sender_timeout=0"]).await;
     let sql = "CREATE TABLE t(id int8); CREATE PUBLICATION p FOR TABLE t";
     let sql = server.session(sql).await;
     let mut stream = replication(&server).await;
