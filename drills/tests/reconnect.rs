@@ -241,6 +241,13 @@ async fn a_slot_that_somebody_holds_is_waited_for() {
         .text("select slot_name from pg_replication_slots")
         .await
         .unwrap();
+    // The server ends the gateway's session a moment after the gateway.
+    let free = "select active_pid is null from pg_replication_slots";
+    wait::until_true("the slot to be free", WITHIN, async || {
+        Ok(cluster.session.text(free).await? == "t")
+    })
+    .await
+    .unwrap();
     let mut thief = server
         .receive(&cluster.database, &slot, &cluster.publication)
         .unwrap();
