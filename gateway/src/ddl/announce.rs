@@ -117,6 +117,8 @@ pub async fn read(
         .overtook(patch, asked.sent, asked.final_lsn);
     if announced.patch.copied.is_none() {
         complete(client, &mut announced, believed).await?;
+        // It served to read the rest; a belief has no use for it.
+        announced.patch.own.clear();
     }
     Ok(Some(announced))
 }
@@ -216,7 +218,7 @@ fn adopt(patch: &mut Patch, fresh: Patch, believed: &Believed) -> BTreeSet<Oid> 
     let mut now: BTreeMap<Oid, RelationFacts> =
         fresh.relations.into_iter().map(|it| (it.oid, it)).collect();
     let known = |oid: Oid| believed.facts.relations.get(&oid);
-    let (own, by_hand) = (std::mem::take(&mut patch.own), patch.is_by_hand());
+    let (own, by_hand) = (&patch.own, patch.is_by_hand());
     // A message may name a relation twice: as its transaction left it, and then as others did before.
     let mut listed = BTreeSet::new();
     patch.relations.retain(|it| listed.insert(it.oid));
