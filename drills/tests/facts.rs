@@ -5,7 +5,7 @@ use std::{path::Path, time::Duration};
 
 use rindle_drills::{
     cluster::Cluster,
-    postgres::{Server, Session},
+    postgres::{Options, Server, Session, version_from_env},
     wait,
 };
 use rusqlite::{Connection, OpenFlags};
@@ -388,4 +388,68 @@ async fn b1_what_strict_transactions_did_is_followed_when_it_is_read_late() {
     cluster.produce().await.unwrap();
     let second = cluster.add_follower_from_image().await.unwrap();
     cluster.must_be_equal(second).await.unwrap();
+}
+
+/// A commit is in the stream before others see it, and long before where it waits for a synchronous standby: what others say
+/// meanwhile is older, though they say it later.
+#[tokio::test]
+async fn b1_a_commit_that_waits_for_its_standby_is_not_seen_by_those_who_speak_later() {
+    let options = Options {
+        conf: vec![
+            "synchronous_standby_names = 'nobody'".to_owned(),
+            "synchronous_commit = local".to_owned(),
+        ],
+        fresh: true,
+    };
+    let server = Server::start_with(version_from_env(), options)
+        .await
+        .unwrap();
+    let setup = "create type phase as enum ('new', 'done'); create schema s; \
+         create table s.labelled(id int primary key, p phase); insert into s.labelled values (1, 'done');";
+    let mut cluster = started(
+        &server,
+        "unseen",
+        setup,
+        "create publication own for table s.labelled",
+    )
+    .await;
+    let waiting = server.session("unseen").await.unwrap();
+    run(&waiting, "set synchronous_commit = on").await;
+    run(&waiting, "begin").await;
+    run(&waiting, "alter schema s rename to r").await;
+    let pid = waiting.text("select pg_backend_pid()").await.unwrap();
+    let committing = tokio::spawn(async move { waiting.run("commit").await });
+    let is_waiting = format!(
+        "select count(*) from pg_stat_activity where pid = {pid} and wait_event = 'SyncRep'"
+    );
+    wait::until_true(
+        "the commit to wait for its standby",
+        READY_WITHIN,
+        async || Ok(cluster.session.text(&is_waiting).await? == "1"),
+    )
+    .await
+    .unwrap();
+    // It is in the stream already, and nobody else sees it.
+    for sql in [
+        "alter type phase rename value 'new' to 'fresh'",
+        "insert into s.labelled values (2, 'fresh')",
+        "create table public.other(id int primary key); alter publication own add table public.other",
+        "insert into public.other values (1)",
+    ] {
+        run(&cluster.session, sql).await;
+    }
+    assert!(!committing.is_finished());
+    run(
+        &cluster.session,
+        "alter system set synchronous_standby_names = ''",
+    )
+    .await;
+    run(&cluster.session, "select pg_reload_conf()").await;
+    committing.await.unwrap().unwrap();
+    run(
+        &cluster.session,
+        "insert into r.labelled values (3, 'done')",
+    )
+    .await;
+    equal(&mut cluster, "all that was said").await;
 }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use rindle_archive::{Commit, CommitKind};
 use rindle_proto::body::{Copied, PgMicros, TxnStart, put_txn_end, put_txn_start};
 use rindle_proto::frame::{FrameFlags, FrameKind, FrameWriter, PART_BYTES};
-use rindle_proto::ids::{EndLsn, FinalLsn, Lsn, Oid, Position};
+use rindle_proto::ids::{EndLsn, FinalLsn, Oid, Position};
 use rindle_proto::op;
 use rindle_proto::schema::{Table, TableId};
 
@@ -144,8 +144,8 @@ impl Assembler {
                 transactional: true,
                 prefix: PREFIX,
                 content,
-                lsn,
-            } => return Ok(self.announcement(content, lsn)),
+                ..
+            } => return Ok(self.announcement(content)),
             // Messages of other software, and origins and types, which change no row.
             Message::Origin { .. } | Message::Type { .. } | Message::Logical { .. } => {}
         }
@@ -153,15 +153,13 @@ impl Assembler {
     }
 
     /// The id in a message of ours; anything else is somebody's who took our prefix.
-    fn announcement(&self, content: &[u8], sent: Lsn) -> Assembled {
+    fn announcement(&self, content: &[u8]) -> Assembled {
         let id = std::str::from_utf8(content).ok();
         let id = id.and_then(|text| text.parse().ok());
         match id.zip(self.open.as_ref()) {
             Some((id, txn)) => Assembled::Announced(Asked {
                 id,
                 xid: txn.start.xid,
-                sent,
-                final_lsn: txn.final_lsn,
             }),
             None => {
                 tracing::warn!("a message with our prefix that is none of ours is passed over");

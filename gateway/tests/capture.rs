@@ -81,6 +81,8 @@ async fn told(client: &Client, sql: &str) -> Vec<Value> {
         // Oids of types, which have no names of relations; and of what the statement itself named.
         fields.remove("retyped");
         fields.remove("own");
+        // Every document about the catalog says what its transaction saw.
+        assert!(fields.remove("snapshot").is_some());
         for (part, name) in [
             ("schemas", "/1"),
             ("relations", "/name"),
@@ -270,8 +272,9 @@ async fn b3_types_lead_to_the_tables_that_use_them() {
     let before = last(&sql).await;
     run(&sql, "ALTER TYPE unused ADD VALUE 'b'").await;
     let unused = number(&sql, "SELECT 'unused'::regtype::oid::int8").await;
-    let wanted = json!({"tag": "ALTER TYPE", "retyped": [unused]});
-    assert_eq!(since(&sql, before).await, [wanted]);
+    let told = since(&sql, before).await;
+    assert_eq!(told.len(), 1);
+    assert_eq!(told[0]["retyped"], json!([unused]));
 }
 
 #[tokio::test]

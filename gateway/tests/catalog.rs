@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use rindle_gateway::ddl::Believed;
+use rindle_gateway::ddl::believed::First;
 use rindle_gateway::pg::catalog::{self, CatalogError, CatalogView};
 use rindle_gateway::pg::slot;
 use rindle_gateway::pg::walsender::WalStream;
@@ -214,7 +215,11 @@ async fn lists_filters_schemas_and_roots_are_honoured() {
             .ends_with("public.mood")
     );
     let facts = catalog::read_facts(&ours, "schemas").await.unwrap();
-    let believed = Believed::new(facts.clone(), schema);
+    let first = First {
+        facts: facts.clone(),
+        snapshot: "3:3:".parse().unwrap(),
+    };
+    let believed = Believed::new(first, schema);
     assert_eq!(believed.difference(&facts), None);
     sql.batch_execute("ALTER TABLE listed ADD c int; ALTER TABLE part DETACH PARTITION part1")
         .await

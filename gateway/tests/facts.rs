@@ -29,7 +29,7 @@ const WITHIN: Duration = Duration::from_secs(60);
 const WRITERS: i64 = 4;
 const SNAPSHOTS_A_ROUND: usize = 20;
 /// One snapshot of a hundred or so has such a commit.
-const ROUNDS: usize = 150;
+const ROUNDS: usize = 500;
 
 async fn run(client: &Client, sql: &str) {
     let done = client.batch_execute(sql).await;

@@ -1,6 +1,6 @@
 use super::*;
 use crate::pg::catalog::RelationFacts;
-use crate::pg::catalog::samples::{facts, relation};
+use crate::pg::catalog::samples::{self, facts, relation};
 use crate::pg::pgoutput::decode;
 use rindle_proto::body::TxnPart;
 use rindle_proto::frame::{Frame, FrameReader};
@@ -23,7 +23,7 @@ fn believed(leaves: &[u32], via_root: bool) -> Arc<Believed> {
     };
     let mut facts = facts([root].into_iter().chain(leaves.iter().map(leaf)).collect());
     facts.publication.via_root = via_root;
-    Arc::new(Believed::first(facts).unwrap())
+    Arc::new(Believed::first(samples::first(facts)).unwrap())
 }
 
 fn assembler(leaves: &[u32]) -> Assembler {

@@ -3,24 +3,22 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use rindle_proto::ids::{FinalLsn, Lsn, Oid};
+use rindle_proto::ids::Oid;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Row};
 
 use super::believed::Believed;
 use super::former::{Doubt, View};
 use crate::pg::catalog::{self, CatalogError, Patch, PublicationFacts, RelationFacts};
+use crate::pg::snapshot::{self, ShownError};
 
 /// Only the definer of the capture functions writes these rows, in the transaction that emits the message.
-const ROW: &str = "SELECT (xid::text::numeric % 4294967296)::int8, facts::text FROM rindle.published_schema WHERE id = $1";
+const ROW: &str = "SELECT xid::text, facts::text FROM rindle.published_schema WHERE id = $1";
 
 /// A transaction is sent as soon as its commit is in the WAL, a moment before others see it (much longer where it waits
 /// for a synchronous standby). It holds the lock on its id until they do.
 const COMMITTING: &str = "SELECT EXISTS (SELECT FROM pg_catalog.pg_locks \
     WHERE locktype = 'transactionid' AND mode = 'ExclusiveLock' AND transactionid = $1::text::xid)";
-
-/// How far the WAL is: what was read before is as old as this at most.
-const POSITION: &str = "SELECT pg_catalog.pg_current_wal_insert_lsn()::text";
 
 /// Pause between the first two looks at a transaction that is committing; twice as long each time, up to the other.
 const PAUSE: Duration = Duration::from_millis(2);
@@ -33,10 +31,6 @@ pub struct Asked {
     pub id: i64,
     /// Transaction that must have written it.
     pub xid: u32,
-    /// Position of the message: what it says was so a moment before.
-    pub sent: Lsn,
-    /// Start of the transaction's commit record: what others committed in between is believed already.
-    pub final_lsn: FinalLsn,
 }
 
 /// What an announcement says.
@@ -70,6 +64,9 @@ pub enum AnnounceError {
         /// What is wrong.
         detail: String,
     },
+    /// It is not known how far the catalog shows: it is asked again.
+    #[error(transparent)]
+    Shown(#[from] ShownError),
     /// The query failed: it is asked again.
     #[error("read what a migration did")]
     Query(#[from] tokio_postgres::Error),
@@ -81,7 +78,10 @@ pub enum AnnounceError {
 impl AnnounceError {
     /// True when asking again, after a new connection, may help.
     pub fn is_transient(&self) -> bool {
-        matches!(self, AnnounceError::Query(_) | AnnounceError::Catalog(_))
+        matches!(
+            self,
+            AnnounceError::Query(_) | AnnounceError::Catalog(_) | AnnounceError::Shown(_)
+        )
     }
 }
 
@@ -94,31 +94,41 @@ pub async fn read(
     asked: Asked,
     believed: &Believed,
 ) -> Result<Option<Announced>, AnnounceError> {
-    let Asked { id, xid, .. } = asked;
+    let Asked { id, xid } = asked;
     let Some(row) = committed_row(client, id, xid).await? else {
         return Ok(None);
     };
     let strange = |detail: String| AnnounceError::Strange { id, detail };
-    let xid: i64 = row.try_get(0)?;
+    let xid: &str = row.try_get(0)?;
+    let xid: u64 = xid
+        .parse()
+        .map_err(|_no_number| strange(format!("transaction {xid}")))?;
     let patch: Patch =
         serde_json::from_str(row.try_get(1)?).map_err(|error| strange(error.to_string()))?;
     if patch.v != 1 {
         return Err(strange(format!("version {}", patch.v)));
     }
-    let xid = u32::try_from(xid).map_err(|_not_32_bits| strange(format!("transaction {xid}")))?;
+    let low = xid & u64::from(u32::MAX);
     let mut announced = Announced {
-        xid,
+        xid: u32::try_from(low).unwrap_or_default(),
         patch,
         unsure: BTreeSet::new(),
     };
     let patch = &mut announced.patch;
-    patch.stale |= believed
-        .formers
-        .overtook(patch, asked.sent, asked.final_lsn);
+    patch.xid = xid;
     if announced.patch.copied.is_none() {
+        let patch = &mut announced.patch;
+        if !patch.stale {
+            let own = std::mem::take(&mut patch.own).into_iter();
+            patch.own = own
+                .filter(|oid| !believed.formers.moved(*oid, patch))
+                .collect();
+        }
+        patch.stale |= believed.formers.overtook(patch);
         complete(client, &mut announced, believed).await?;
-        // It served to read the rest; a belief has no use for it.
+        // They served to read the rest; a belief has no use for them.
         announced.patch.own.clear();
+        announced.patch.snapshot = None;
     }
     Ok(Some(announced))
 }
@@ -150,6 +160,7 @@ async fn complete(
     announced: &mut Announced,
     believed: &Believed,
 ) -> Result<(), AnnounceError> {
+    let mut is_read = false;
     let patch = &mut announced.patch;
     if patch.stale {
         // What others added is not left out.
@@ -177,8 +188,7 @@ async fn complete(
         let in_doubt = relations.filter(|it| doubt.schemas.contains(&it.namespace));
         announced.unsure.extend(in_doubt.map(|it| it.oid));
         announced.unsure.extend(doubt.relations);
-        let at: String = client.query_one(POSITION, &[]).await?.try_get(0)?;
-        announced.patch.read_at = at.parse().ok();
+        is_read = true;
     }
     let patch = &mut announced.patch;
     let unknown = believed
@@ -190,6 +200,12 @@ async fn complete(
         let fresh = catalog::read_relations(client, &unknown).await?;
         patch.relations.extend(fresh.relations);
         patch.types.extend(fresh.types);
+        is_read = true;
+    }
+    if is_read {
+        // What was read before shows no more than this.
+        let now = snapshot::shown(client).await?;
+        announced.patch.read = Some(now.shortened());
     }
     Ok(())
 }
@@ -264,15 +280,26 @@ fn adopt(patch: &mut Patch, fresh: Patch, believed: &Believed) -> BTreeSet<Oid> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pg::catalog::samples::{column, facts, relation};
+    use crate::pg::catalog::samples::{column, facts, first, relation};
 
     const T: u32 = 20_000;
 
+    /// What transaction 100 says.
     fn patch(relations: Vec<RelationFacts>) -> Patch {
         Patch {
             v: 1,
+            xid: 100,
             relations,
             ..Patch::default()
+        }
+    }
+
+    /// What transaction 90 says, under a snapshot.
+    fn of_90(shown: &str, relations: Vec<RelationFacts>) -> Patch {
+        Patch {
+            xid: 90,
+            snapshot: Some(shown.parse().unwrap()),
+            ..patch(relations)
         }
     }
 
@@ -284,7 +311,7 @@ mod tests {
 
     #[test]
     fn what_others_added_is_kept_though_a_message_names_the_table_twice() {
-        let believed = Believed::first(facts(vec![wider()])).unwrap();
+        let believed = Believed::first(first(facts(vec![wider()]))).unwrap();
         let mut stale = patch(vec![relation(T), relation(T)]);
         let unsure = adopt(&mut stale, patch(vec![wider()]), &believed);
         assert_eq!(stale.relations, [wider()]);
@@ -293,7 +320,7 @@ mod tests {
 
     #[test]
     fn b3_what_is_published_while_its_schema_is_renamed_has_the_new_name() {
-        let mut believed = Believed::first(facts(vec![])).unwrap();
+        let mut believed = Believed::first(first(facts(vec![]))).unwrap();
         let mut relation = relation(T);
         relation.namespace = Oid(2200);
         let renamed = Patch {
@@ -302,19 +329,18 @@ mod tests {
         };
         let none = BTreeSet::new();
         let around = crate::ddl::believed::Around {
-            final_lsn: FinalLsn(Lsn(100)),
+            final_lsn: rindle_proto::ids::FinalLsn(rindle_proto::ids::Lsn(100)),
             strangers: &none,
             rewritten: &BTreeMap::new(),
             unsure: &none,
         };
         believed = believed.learn(&renamed, around).unwrap().believed;
-        let named = patch(vec![relation.clone()]);
-        let overtook = |sent: u64, own: u64| {
-            let own = FinalLsn(Lsn(own));
-            believed.formers.overtook(&named, Lsn(sent), own)
+        let overtook = |shown: &str| {
+            let named = of_90(shown, vec![relation.clone()]);
+            believed.formers.overtook(&named)
         };
-        assert!(overtook(90, 110));
-        assert!(!overtook(101, 110), "it was sent later, and knows");
+        assert!(overtook("90:101:90,100"));
+        assert!(!overtook("90:101:90"), "it was sent later, and knows");
         // Somebody renamed it once more, of which the stream knows nothing yet.
         let later = RelationFacts {
             schema: "later".to_owned(),
@@ -328,26 +354,34 @@ mod tests {
     #[test]
     fn b1_a_message_that_others_overtook_is_read_anew() {
         let [before, after] = [relation(T), wider()].map(|it| facts(vec![it]));
-        let mut believed = Believed::first(before).unwrap();
-        believed.forget(&after, FinalLsn(Lsn(100)));
-        believed.facts = after;
-        let overtook = |sent: u64, own: u64| {
-            let (sent, own) = (Lsn(sent), FinalLsn(Lsn(own)));
-            let named = patch(vec![relation(T)]);
-            believed.formers.overtook(&named, sent, own)
+        let mut believed = Believed::first(first(before)).unwrap();
+        let said = patch(vec![wider()]);
+        believed
+            .formers
+            .note(&believed.facts.clone(), &after, &said);
+        believed.facts = after.clone();
+        let overtook = |believed: &Believed, shown: &str| {
+            let named = of_90(shown, vec![relation(T)]);
+            believed.formers.overtook(&named)
         };
-        assert!(overtook(90, 110));
-        assert!(!overtook(105, 110), "it was sent later, and knows");
-        assert!(!overtook(90, 100), "the change is its own");
+        assert!(overtook(&believed, "90:101:90,100"));
+        assert!(
+            !overtook(&believed, "90:101:90"),
+            "it was sent later, and knows"
+        );
+        let own = Patch {
+            xid: 100,
+            ..of_90("90:101:90,100", vec![relation(T)])
+        };
+        assert!(!believed.formers.overtook(&own), "the change is its own");
         // What was read later than its transaction is newer than messages from before that.
-        let read_at = Some(Lsn(200));
         let read = Patch {
-            read_at,
+            read: Some("90:120:90,110".parse().unwrap()),
             ..patch(vec![wider()])
         };
-        believed.formers.note_patch(&read, FinalLsn(Lsn(190)));
-        let named = patch(vec![relation(T)]);
-        let own = FinalLsn(Lsn(160));
-        assert!(believed.formers.overtook(&named, Lsn(150), own));
+        believed.formers.note(&after, &after, &read);
+        assert!(overtook(&believed, "90:101:90"));
+        assert!(overtook(&believed, "90:130:90,115"));
+        assert!(!overtook(&believed, "90:130:90,110"));
     }
 }

@@ -19,6 +19,7 @@ use super::plan::{Planner, Reasons};
 use crate::halt::HaltReason;
 use crate::pg::catalog::facts::PatchError;
 use crate::pg::catalog::{Facts, Patch, RelationFacts, Unfit};
+use crate::pg::visibility::Snapshot;
 
 /// What is believed at one commit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -34,8 +35,16 @@ pub struct Believed {
     /// Relations that were mirrored once: transactions from then may still bring rows of them.
     pub(super) gone: BTreeSet<Oid>,
     /// What relations were before: transactions from then may still say so.
-    #[serde(default)]
     pub(super) formers: Formers,
+}
+
+/// What the first copy was made of; its frame carries it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct First {
+    /// What the catalog said under the copy's snapshot.
+    pub facts: Facts,
+    /// That snapshot: a transaction that was open then may tell what it saw before.
+    pub snapshot: Snapshot,
 }
 
 /// The history of something that waits for a copy.
@@ -94,20 +103,20 @@ impl Believed {
     ///
     /// # Errors
     /// The first table that cannot be mirrored.
-    pub fn first(facts: Facts) -> Result<Self, Unfit> {
-        let schema = facts.view().schema()?;
-        Ok(Self::new(facts, schema))
+    pub fn first(first: First) -> Result<Self, Unfit> {
+        let schema = first.facts.view().schema()?;
+        Ok(Self::new(first, schema))
     }
 
     /// What is believed once the first copy of `schema` is complete.
-    pub fn new(facts: Facts, schema: Schema) -> Self {
+    pub fn new(first: First, schema: Schema) -> Self {
         Self {
             highest_id: schema.highest_id().0,
-            facts,
+            facts: first.facts,
             schema,
             waits: BTreeMap::new(),
             gone: BTreeSet::new(),
-            formers: Formers::default(),
+            formers: Formers::since(first.snapshot),
         }
     }
 
@@ -128,7 +137,8 @@ impl Believed {
             )?;
         let reasons = Reasons::new(&self.facts, &facts, patch, around);
         let mut learned = Planner::new(self, facts, reasons, around.final_lsn).plan()?;
-        learned.believed.formers.note_patch(patch, around.final_lsn);
+        let believed = &mut learned.believed;
+        believed.formers.note(&self.facts, &believed.facts, patch);
         Ok(learned)
     }
 
@@ -213,9 +223,9 @@ impl Believed {
                             .facts
                             .patched(&patch)
                             .map_err(|error| damaged(&error))?;
-                        self.forget(&facts, at);
+                        self.formers.note(&self.facts, &facts, &patch);
+                        self.forget(&facts);
                         self.facts = facts;
-                        self.formers.note_patch(&patch, at);
                     }
                     Noted::PassedOver(target) => {
                         self.pass_over(target, at);
@@ -238,9 +248,8 @@ impl Believed {
         Ok(())
     }
 
-    /// Relations that are published no more, or otherwise.
-    pub(super) fn forget(&mut self, next: &Facts, at: FinalLsn) {
-        self.formers.note(&self.facts, next, at);
+    /// Relations that are published no more.
+    pub(super) fn forget(&mut self, next: &Facts) {
         let left = self
             .facts
             .relations
@@ -356,6 +365,11 @@ impl Believed {
     pub fn difference(&self, now: &Facts) -> Option<Difference> {
         let (object, detail) = unannounced(self, now)?;
         Some(Difference { object, detail })
+    }
+
+    /// Somebody who reads the catalog under `snapshot` misses something that the stream told already.
+    pub fn is_ahead_of(&self, snapshot: &Snapshot) -> bool {
+        self.formers.are_ahead_of(snapshot)
     }
 
     /// A relation that was mirrored once.

@@ -3,18 +3,23 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rindle_proto::ids::{FinalLsn, Lsn, Oid};
+use rindle_proto::ids::Oid;
 use serde::{Deserialize, Serialize};
 
 use crate::pg::catalog::{Facts, Member, Patch, PublicationFacts, RelationFacts};
+use crate::pg::visibility::Snapshot;
+
+/// So many transactions are kept that changed something. They commit beside each other, so an older one may be seen later.
+const KEPT: usize = 8;
 
 /// The past of what is believed.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Formers {
+    /// The first copy began with what this shows.
+    since: Snapshot,
     relations: BTreeMap<Oid, Former>,
     types: BTreeMap<Oid, Changes>,
     publication: Changes,
-    #[serde(default)]
     schemas: BTreeMap<Oid, Called>,
 }
 
@@ -25,25 +30,31 @@ struct Called {
     changes: Changes,
 }
 
-/// The last two transactions that changed something: of those before one that commits, one at least is another's.
+/// The last transactions that changed something.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Changes {
-    at: Vec<Lsn>,
-    /// It was read from the catalog when the WAL had come to here: what was sent before may be older.
-    read: Option<Lsn>,
+    /// The last one last.
+    by: Vec<u64>,
+    /// What the catalog showed when it was read instead: messages that see less may be older.
+    read: Option<Snapshot>,
 }
 
 impl Changes {
-    fn note(&mut self, at: FinalLsn) {
-        self.at.retain(|other| *other != at.0);
-        self.at.push(at.0);
-        if self.at.len() > 2 {
-            self.at.remove(0);
+    fn note(&mut self, xid: u64) {
+        self.by.retain(|other| *other != xid);
+        self.by.push(xid);
+        if self.by.len() > KEPT {
+            self.by.remove(0);
         }
     }
 
-    fn after(&self, sent: Lsn, own: FinalLsn) -> bool {
-        self.read.is_some_and(|at| at > sent) || self.at.iter().any(|at| *at > sent && *at != own.0)
+    /// A transaction `own` that saw this `seen` does not know all of it.
+    fn are_news(&self, seen: &Snapshot, own: u64) -> bool {
+        self.others_did(seen, own) || self.read.as_ref().is_some_and(|read| !seen.covers(read))
+    }
+
+    fn others_did(&self, seen: &Snapshot, own: u64) -> bool {
+        self.by.iter().any(|xid| *xid != own && !seen.sees(*xid))
     }
 }
 
@@ -52,12 +63,25 @@ struct Former {
     /// How the publication named it; none where it did not.
     members: Vec<Option<Member>>,
     changes: Changes,
+    /// Of its name and schema.
+    moves: Changes,
 }
 
 impl Formers {
-    /// `before` becomes `after` in the transaction at `at`.
-    pub(super) fn note(&mut self, before: &Facts, after: &Facts, at: FinalLsn) {
-        self.note_changes(before, after, at);
+    pub(super) fn since(snapshot: Snapshot) -> Self {
+        Self {
+            since: snapshot.shortened(),
+            relations: BTreeMap::new(),
+            types: BTreeMap::new(),
+            publication: Changes::default(),
+            schemas: BTreeMap::new(),
+        }
+    }
+
+    /// `before` becomes `after` by what `patch` says.
+    pub(super) fn note(&mut self, before: &Facts, after: &Facts, patch: &Patch) {
+        self.note_changes(before, after, patch.xid);
+        self.note_patch(patch);
         let (old, new) = (members(&before.publication), members(&after.publication));
         for oid in old.keys().chain(new.keys()) {
             let was = old.get(oid).copied();
@@ -72,35 +96,36 @@ impl Formers {
     }
 
     /// What `patch` says of schemas and types that nothing published may use yet, and what was read later than its
-    /// transaction, at `at`, committed.
-    pub(super) fn note_patch(&mut self, patch: &Patch, at: FinalLsn) {
+    /// transaction committed.
+    fn note_patch(&mut self, patch: &Patch) {
         for (oid, name) in &patch.schemas {
             let called = self.schemas.entry(*oid).or_default();
             called.name.clone_from(name);
-            called.changes.note(at);
+            called.changes.note(patch.xid);
         }
         for oid in &patch.retyped {
-            self.types.entry(*oid).or_default().note(at);
+            self.types.entry(*oid).or_default().note(patch.xid);
         }
-        let Some(at) = patch.read_at else { return };
+        let Some(read) = &patch.read else { return };
+        let read = || Some(read.clone());
         for relation in &patch.relations {
-            self.relations.entry(relation.oid).or_default().changes.read = Some(at);
+            self.relations.entry(relation.oid).or_default().changes.read = read();
         }
         for named in &patch.types {
-            self.types.entry(named.0).or_default().read = Some(at);
+            self.types.entry(named.0).or_default().read = read();
         }
         if patch.publications.is_some() {
-            self.publication.read = Some(at);
+            self.publication.read = read();
         }
     }
 
-    fn note_changes(&mut self, before: &Facts, after: &Facts, at: FinalLsn) {
+    fn note_changes(&mut self, before: &Facts, after: &Facts, xid: u64) {
         if before.publication != after.publication {
-            self.publication.note(at);
+            self.publication.note(xid);
         }
         let all = before.types.keys().chain(after.types.keys());
         for oid in all.filter(|oid| before.types.get(oid) != after.types.get(oid)) {
-            self.types.entry(*oid).or_default().note(at);
+            self.types.entry(*oid).or_default().note(xid);
         }
         let all = before.relations.keys().chain(after.relations.keys());
         for oid in all.filter(|oid| before.relations.get(oid) != after.relations.get(oid)) {
@@ -108,30 +133,58 @@ impl Formers {
             let trees = [before, after].map(|facts| facts.ancestors(*oid));
             for concerned in trees.into_iter().flatten().chain([*oid]) {
                 let former = self.relations.entry(concerned).or_default();
-                former.changes.note(at);
+                former.changes.note(xid);
+            }
+            let [old, new] = [before, after].map(|facts| facts.relations.get(oid).map(place));
+            if old != new {
+                self.relations.entry(*oid).or_default().moves.note(xid);
             }
         }
     }
 
-    /// Another transaction changed something that `patch` speaks of after it was `sent`, and committed before `own`: what
-    /// it says is older than what is believed. Its own locks keep others from what it alters, not from all that it names.
-    pub(super) fn overtook(&self, patch: &Patch, sent: Lsn, own: FinalLsn) -> bool {
+    /// Another transaction changed something that `patch` speaks of and does not see, and committed before: what it says
+    /// is older than what is believed. Its own locks keep others from what it alters, not from all that it names.
+    pub(super) fn overtook(&self, patch: &Patch) -> bool {
+        let own = patch.xid;
+        let Some(seen) = &patch.snapshot else {
+            return true;
+        };
         let relation = |oid: Oid| {
             self.relations
                 .get(&oid)
-                .is_some_and(|it| it.changes.after(sent, own))
+                .is_some_and(|it| it.changes.are_news(seen, own))
         };
-        let of_type = |oid: Oid| self.types.get(&oid).is_some_and(|it| it.after(sent, own));
+        let of_type = |oid: Oid| {
+            self.types
+                .get(&oid)
+                .is_some_and(|it| it.are_news(seen, own))
+        };
         // Renaming a schema waits for nobody who makes or publishes a table in it.
         let moved = |new: &RelationFacts| {
             let called = self.schemas.get(&new.namespace);
-            called.is_some_and(|it| it.changes.after(sent, own))
+            called.is_some_and(|it| it.changes.are_news(seen, own))
         };
-        patch.relations.iter().any(moved)
-            || patch.publications.is_some() && self.publication.after(sent, own)
+        !seen.covers(&self.since)
+            || patch.relations.iter().any(moved)
+            || patch.publications.is_some() && self.publication.are_news(seen, own)
             || patch.full && self.relations.keys().any(|oid| relation(*oid))
             || patch.relations.iter().any(|it| relation(it.oid))
             || patch.types.iter().any(|it| of_type(it.0))
+    }
+
+    /// Somebody else renamed or moved the relation, which `patch` does not see: so its transaction held no lock on it.
+    pub(super) fn moved(&self, oid: Oid, patch: &Patch) -> bool {
+        let former = self.relations.get(&oid).zip(patch.snapshot.as_ref());
+        former.is_some_and(|(former, seen)| former.moves.others_did(seen, patch.xid))
+    }
+
+    /// A snapshot does not see all that is believed: some of it is still committing.
+    pub(super) fn are_ahead_of(&self, seen: &Snapshot) -> bool {
+        let relations = self.relations.values().map(|it| &it.changes);
+        let schemas = self.schemas.values().map(|it| &it.changes);
+        let all = relations.chain(schemas).chain(self.types.values());
+        all.chain([&self.publication])
+            .any(|changes| changes.by.iter().any(|xid| !seen.sees(*xid)))
     }
 
     fn published(&self, oid: Oid, how: Option<&Member>) -> bool {
@@ -263,6 +316,11 @@ fn settled<T: Clone + PartialEq>(seen: &T, now: &T, known: &T) -> T {
     }
 }
 
+/// Its name and where it stands; what the schema is called is not its own.
+fn place(relation: &RelationFacts) -> (Oid, &str) {
+    (relation.namespace, &relation.name)
+}
+
 fn name(relation: &RelationFacts) -> (&str, &str) {
     (&relation.schema, &relation.name)
 }
@@ -274,9 +332,31 @@ fn members(publication: &PublicationFacts) -> BTreeMap<Oid, &Member> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pg::catalog::samples::{facts, member, relation};
+    use crate::pg::catalog::samples::{facts, first, member, relation};
 
     const T: u32 = 20_000;
+
+    fn formers() -> Formers {
+        Formers::since(first(facts(Vec::new())).snapshot)
+    }
+
+    /// What transaction 100 says.
+    fn by_100() -> Patch {
+        Patch {
+            xid: 100,
+            ..Patch::default()
+        }
+    }
+
+    /// What transaction 90 says, under a snapshot.
+    fn of_90(snapshot: &str, relations: Vec<RelationFacts>) -> Patch {
+        Patch {
+            xid: 90,
+            snapshot: Some(snapshot.parse().unwrap()),
+            relations,
+            ..Patch::default()
+        }
+    }
 
     fn called(name: &str) -> RelationFacts {
         RelationFacts {
@@ -303,7 +383,7 @@ mod tests {
 
     #[test]
     fn b1_a_name_of_later_is_not_taken_and_one_of_before_is_not_believed() {
-        let formers = Formers::default();
+        let formers = formers();
         let left = |now: &str, seen: &str, known: &str, is_own| {
             let (now, seen, known) = (called(now), called(seen), called(known));
             let view = View {
@@ -332,7 +412,7 @@ mod tests {
 
     #[test]
     fn b1_a_table_and_its_schema_that_two_rename_get_both_names() {
-        let formers = Formers::default();
+        let formers = formers();
         // The schema's new name is its announcement's, for all that is in it.
         let left = |seen: &RelationFacts, known: &RelationFacts, is_own| {
             let view = View {
@@ -361,10 +441,10 @@ mod tests {
     fn b1_a_table_comes_to_a_schema_under_the_name_that_others_gave_it() {
         let renamed = Patch {
             schemas: vec![(Oid(7), "new".to_owned())],
-            ..Patch::default()
+            ..by_100()
         };
-        let mut formers = Formers::default();
-        formers.note_patch(&renamed, FinalLsn(Lsn(100)));
+        let mut formers = formers();
+        formers.note_patch(&renamed);
         let (seen, known) = (of(7, "old", "t"), of(5, "s", "t"));
         let moved = View {
             is_own: true,
@@ -375,21 +455,65 @@ mod tests {
     }
 
     #[test]
+    fn b1_what_a_transaction_sees_is_told_by_its_snapshot() {
+        let mut formers = Formers::since("90:95:90".parse().unwrap());
+        let overtook =
+            |formers: &Formers, shown: &str| formers.overtook(&of_90(shown, vec![called("t")]));
+        assert!(!overtook(&formers, "90:95:90"));
+        // The first copy shows what 93 did.
+        assert!(overtook(&formers, "90:95:90,93"));
+        assert!(overtook(&formers, "90:92:90"));
+        let [before, after] = [vec![called("s")], vec![called("t")]].map(facts);
+        formers.note(&before, &after, &by_100());
+        // 100 has committed, and waits for its standby: another one that came later is seen.
+        assert!(overtook(&formers, "100:150:100"));
+        for later in 110..116 {
+            let by = Patch {
+                xid: later,
+                ..Patch::default()
+            };
+            let [from, to] = [later - 1, later].map(|n| facts(vec![called(&n.to_string())]));
+            formers.note(&from, &to, &by);
+        }
+        assert!(overtook(&formers, "100:150:100"));
+        assert!(!overtook(&formers, "120:150:120"));
+        // A message without one is of older functions.
+        let bare = Patch {
+            snapshot: None,
+            ..of_90("120:150:120", vec![])
+        };
+        assert!(formers.overtook(&bare));
+        let snapshot = |text: &str| text.parse::<Snapshot>().unwrap();
+        assert!(formers.are_ahead_of(&snapshot("100:150:100")));
+        assert!(!formers.are_ahead_of(&snapshot("120:150:120")));
+    }
+
+    #[test]
+    fn b1_a_table_that_somebody_else_moved_is_not_its_own() {
+        let mut formers = formers();
+        let [before, after] = [of(1, "s", "t"), of(1, "new", "t")].map(|it| facts(vec![it]));
+        formers.note(&before, &after, &by_100());
+        let patch = of_90("90:101:90,100", vec![]);
+        assert!(!formers.moved(Oid(T), &patch), "its schema was renamed");
+        let renamed = facts(vec![of(1, "new", "u")]);
+        formers.note(&after, &renamed, &by_100());
+        assert!(formers.moved(Oid(T), &patch));
+        assert!(!formers.moved(Oid(T), &of_90("90:101:90", vec![])));
+    }
+
+    #[test]
     fn b1_a_change_of_a_partition_is_one_of_its_table() {
         let leaf = |name: &str| RelationFacts {
             oid: Oid(T + 1),
             parent: Some(Oid(T)),
             ..called(name)
         };
-        let mut formers = Formers::default();
+        let mut formers = formers();
         let [before, after] = [vec![called("t")], vec![called("t"), leaf("l")]].map(facts);
-        formers.note(&before, &after, FinalLsn(Lsn(100)));
-        let named = Patch {
-            relations: vec![called("t")],
-            ..Patch::default()
-        };
-        assert!(formers.overtook(&named, Lsn(90), FinalLsn(Lsn(110))));
-        assert!(!formers.overtook(&named, Lsn(105), FinalLsn(Lsn(110))));
+        formers.note(&before, &after, &by_100());
+        let overtook = |shown: &str| formers.overtook(&of_90(shown, vec![called("t")]));
+        assert!(overtook("90:101:90,100"));
+        assert!(!overtook("90:101:90"));
     }
 
     fn publishes(oids: &[u32]) -> PublicationFacts {
@@ -400,13 +524,13 @@ mod tests {
 
     #[test]
     fn members_of_later_are_not_taken_and_those_of_before_are_not_believed() {
-        let mut formers = Formers::default();
+        let mut formers = formers();
         let [before, after] = [&[1, 2][..], &[1, 3]].map(|oids| {
             let mut facts = facts(Vec::new());
             facts.publication = publishes(oids);
             facts
         });
-        formers.note(&before, &after, FinalLsn(Lsn(100)));
+        formers.note(&before, &after, &by_100());
         let of = |seen: &[u32], now: &[u32]| {
             let (left, _) =
                 formers.publication(&publishes(seen), &publishes(now), &after.publication);
@@ -424,13 +548,13 @@ mod tests {
     /// It dropped 3, which had come before, or it does not see that 3 came: rows of 3 may not have been sent.
     #[test]
     fn b1_rows_are_in_doubt_where_nobody_can_tell_who_published() {
-        let mut formers = Formers::default();
+        let mut formers = formers();
         let [before, after] = [&[1][..], &[1, 3]].map(|oids| {
             let mut facts = facts(Vec::new());
             facts.publication = publishes(oids);
             facts
         });
-        formers.note(&before, &after, FinalLsn(Lsn(100)));
+        formers.note(&before, &after, &by_100());
         let known = &after.publication;
         let (left, doubt) = formers.publication(&publishes(&[1]), &publishes(&[1, 3]), known);
         assert_eq!(left, *known);
@@ -460,7 +584,7 @@ mod tests {
             update: false,
             ..all.clone()
         };
-        let formers = Formers::default();
+        let formers = formers();
         assert!(!formers.publication(&some, &all, &all).0.update);
     }
 }

@@ -110,7 +110,7 @@ pub(super) struct Planner<'a> {
 impl<'a> Planner<'a> {
     pub(super) fn new(old: &'a Believed, facts: Facts, reasons: Reasons, at: FinalLsn) -> Self {
         let mut next = old.clone();
-        next.forget(&facts, at);
+        next.forget(&facts);
         let view = facts.view();
         next.facts = facts;
         Self {

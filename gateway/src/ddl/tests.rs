@@ -13,13 +13,13 @@ use rindle_proto::schema::{Table, TableId};
 use super::believed::{Around, Believed, Learned, Noted};
 use crate::halt::HaltReason;
 use crate::pg::catalog::facts::TypeShape;
-use crate::pg::catalog::samples::{column, facts, index, member, relation};
+use crate::pg::catalog::samples::{column, facts, first, index, member, relation};
 use crate::pg::catalog::{ColumnFacts, Facts, IndexFacts, Patch, PublicationFacts, RelationFacts};
 
 const T: u32 = 20_000;
 
 fn one() -> Believed {
-    Believed::first(facts(vec![relation(T)])).unwrap()
+    Believed::first(first(facts(vec![relation(T)]))).unwrap()
 }
 
 /// A partitioned table with leaves T + 1 and T + 2.
@@ -32,7 +32,7 @@ fn tree() -> Believed {
         parent: Some(Oid(T)),
         ..relation(T + n)
     };
-    Believed::first(facts(vec![root, leaf(1), leaf(2)])).unwrap()
+    Believed::first(first(facts(vec![root, leaf(1), leaf(2)]))).unwrap()
 }
 
 /// What happens around a message.
@@ -309,7 +309,7 @@ fn c1_another_file_of_a_partition_that_is_sent_as_its_root_copies_the_root() {
         (true, vec!["create #2 t20000 (2 columns) waiting for #1"]),
         (false, vec![]),
     ] {
-        let believed = Believed::first(tree(via_root, 7)).unwrap();
+        let believed = Believed::first(first(tree(via_root, 7))).unwrap();
         let told = Patch {
             v: 1,
             relations: tree(via_root, 8).relations.into_values().collect(),

@@ -5,6 +5,7 @@
 //! - [`conn`]: ordinary sessions with pinned settings
 //! - [`walsender`]: the replication session
 //! - [`pgoutput`], [`copytext`]: bytes of the stream and of COPY to typed values; pure
+//! - [`snapshot`], [`visibility`]: snapshots that a slot exports, and which transactions a snapshot sees
 //! - [`slot`], [`catalog`]: what Postgres says about a slot, and about a publication and its tables
 
 pub mod catalog;
@@ -15,4 +16,5 @@ pub mod pgoutput;
 pub mod slot;
 pub mod snapshot;
 pub mod tls;
+pub mod visibility;
 pub mod walsender;

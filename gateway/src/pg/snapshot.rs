@@ -4,6 +4,8 @@ use std::time::{Duration, Instant};
 
 use tokio_postgres::{Client, Error};
 
+use super::visibility::{Snapshot, SnapshotError};
+
 /// Transactions that the snapshot of this session holds to be over, and that have not ended. Locks tell the id in 32 bits;
 /// the rest is that of the snapshot's next id, from which none is farther than half of them.
 const ENDING: &str = "
@@ -15,12 +17,25 @@ FROM pg_catalog.pg_current_snapshot() AS own,
 WHERE held.locktype = 'transactionid' AND held.mode = 'ExclusiveLock' AND held.granted
     AND full_id > 0 AND full_id < next AND pg_catalog.pg_visible_in_snapshot(full_id::text::xid8, own)";
 
+const SHOWN: &str = "SELECT pg_catalog.pg_current_snapshot()::text";
+
 /// Between the first two looks; twice as long each time, up to the other.
 const PAUSE: Duration = Duration::from_millis(2);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
 /// After so long it is told what is waited for.
 const TOLD_AFTER: Duration = Duration::from_secs(5);
+
+/// Why it is not known what a session sees.
+#[derive(Debug, thiserror::Error)]
+pub enum ShownError {
+    /// The query failed: it is asked again.
+    #[error("read what a session sees")]
+    Query(#[from] Error),
+    /// Not as Postgres prints it.
+    #[error(transparent)]
+    Strange(#[from] SnapshotError),
+}
 
 /// SQL that begins a transaction under an exported snapshot.
 pub fn import(name: &str) -> String {
@@ -44,6 +59,15 @@ pub async fn keep(client: &Client, exported: &str) -> Result<String, Error> {
     until_ended(client).await?;
     let shared = client.query_one("SELECT pg_catalog.pg_export_snapshot()", &[]);
     shared.await?.try_get(0)
+}
+
+/// What this session's transaction, or a statement that is just beginning, sees.
+///
+/// # Errors
+/// When Postgres cannot be asked, or names its snapshots in another way.
+pub async fn shown(client: &Client) -> Result<Snapshot, ShownError> {
+    let text: String = client.query_one(SHOWN, &[]).await?.try_get(0)?;
+    Ok(text.parse()?)
 }
 
 async fn until_ended(client: &Client) -> Result<(), Error> {

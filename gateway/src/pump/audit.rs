@@ -16,6 +16,8 @@ use crate::live::{Belief, Live};
 use crate::pg::catalog::{self, Facts, RelationFacts, quote_ident};
 use crate::pg::conn;
 use crate::pg::endpoint::Endpoint;
+use crate::pg::snapshot;
+use crate::pg::visibility::Snapshot;
 use crate::session::Sessions;
 use crate::ship::chain;
 
@@ -237,7 +239,11 @@ async fn compare(
     live: &Live,
     capture: Capture,
 ) -> Result<Option<(Found, Belief)>, String> {
-    let (facts, at) = read(sessions, client).await?;
+    let Shown {
+        facts,
+        at,
+        snapshot,
+    } = read(sessions, client).await?;
     let mut visible = live.visible();
     let passed = visible.wait_for(|visible| visible.through >= at).await;
     passed.map_err(|_closed| "the session ended".to_owned())?;
@@ -245,13 +251,21 @@ async fn compare(
         return Ok(None);
     };
     // Something later was announced: the next audit sees it too.
-    if belief.end_lsn > at {
+    if belief.end_lsn > at || belief.believed.is_ahead_of(&snapshot) {
         return Ok(None);
     }
     Ok(Found::between(&belief.believed, &facts, capture).map(|found| (found, belief)))
 }
 
-async fn read(sessions: &Sessions, client: &Client) -> Result<(Facts, Lsn), String> {
+/// What the catalog shows.
+struct Shown {
+    facts: Facts,
+    /// The WAL had come to here, or farther: what was committed may be shown.
+    at: Lsn,
+    snapshot: Snapshot,
+}
+
+async fn read(sessions: &Sessions, client: &Client) -> Result<Shown, String> {
     client
         .batch_execute(BEGIN)
         .await
@@ -264,6 +278,9 @@ async fn read(sessions: &Sessions, client: &Client) -> Result<(Facts, Lsn), Stri
     let at = at
         .parse()
         .map_err(|error: rindle_proto::ids::ParseError| chain(&error))?;
+    let snapshot = snapshot::shown(client)
+        .await
+        .map_err(|error| chain(&error))?;
     let facts = catalog::read_facts(client, &sessions.record.publication)
         .await
         .map_err(|error| chain(&error))?;
@@ -271,5 +288,9 @@ async fn read(sessions: &Sessions, client: &Client) -> Result<(Facts, Lsn), Stri
         .batch_execute("COMMIT")
         .await
         .map_err(|error| chain(&error))?;
-    Ok((facts, at))
+    Ok(Shown {
+        facts,
+        at,
+        snapshot,
+    })
 }

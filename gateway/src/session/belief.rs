@@ -123,8 +123,8 @@ impl Fold {
                     .take()
                     .ok_or_else(|| damaged(&"a copy is done that never began"))?;
                 let CopyScope::Genesis(schema) = begun.scope;
-                let facts = serde_json::from_value(begun.facts).map_err(|error| damaged(&error))?;
-                self.committed = Some(Believed::new(facts, schema));
+                let first = serde_json::from_value(begun.facts).map_err(|error| damaged(&error))?;
+                self.committed = Some(Believed::new(first, schema));
             }
             FrameKind::Txn => {
                 let part = TxnPart::decode(frame).map_err(|error| damaged(&error))?;

@@ -10,6 +10,7 @@ use rindle_archive::{Commit, CommitKind, Tail};
 use rindle_proto::body::{Attempt, BulkPart, CopyBegin, CopyDone, CopyScope, PgMicros};
 use rindle_proto::frame::{FrameFlags, FrameKind, FrameWriter};
 use rindle_proto::ids::{EndLsn, FinalLsn, Lsn, Position, SegmentNo};
+use rindle_proto::schema::Schema;
 use tokio_postgres::Client;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -18,6 +19,7 @@ use super::{Ended, Sessions};
 use crate::assemble::Assembler;
 use crate::copy::{self, Progress};
 use crate::ddl::Believed;
+use crate::ddl::believed::First;
 use crate::halt::HaltReason;
 use crate::lifecycle::admission::facts;
 use crate::lifecycle::admission::posture::Posture;
@@ -67,8 +69,14 @@ pub(super) async fn run(
         .map_err(|error| Ended::Retry(chain(&error)))?;
     let sized = catalog::read_sizes(&keeper, &mut facts).await;
     sized.map_err(|error| Ended::Retry(chain(&error)))?;
-    let view = facts.view();
-    let believed = Believed::first(facts).map_err(|refused| HaltReason::SourceRefused {
+    let shown = snapshot::shown(&keeper).await;
+    let first = First {
+        facts,
+        snapshot: shown.map_err(|error| Ended::Retry(chain(&error)))?,
+    };
+    let view = first.facts.view();
+    let begun = first.clone();
+    let believed = Believed::first(first).map_err(|refused| HaltReason::SourceRefused {
         detail: refused.to_string(),
     })?;
     let attempt = Attempt {
@@ -80,7 +88,7 @@ pub(super) async fn run(
         live,
         snapshot,
     };
-    frames.begin(attempt, &believed)?;
+    frames.begin(attempt, &begun, &believed.schema)?;
     let mut plan = view.copy_plan(&believed.schema);
     let filtered = catalog::read_filters(&keeper, view.publication.oid, &mut plan).await;
     filtered.map_err(|error| Ended::Retry(chain(&error)))?;
@@ -251,13 +259,13 @@ struct Frames<'a> {
 }
 
 impl Frames<'_> {
-    fn begin(&mut self, attempt: Attempt, believed: &Believed) -> Result<(), Ended> {
-        let facts = serde_json::to_value(&believed.facts);
+    fn begin(&mut self, attempt: Attempt, first: &First, schema: &Schema) -> Result<(), Ended> {
+        let facts = serde_json::to_value(first);
         let facts = facts.map_err(|error| Ended::Retry(format!("copy frame: {error}")))?;
         let begin = CopyBegin {
             attempt,
             snapshot: self.snapshot,
-            scope: CopyScope::Genesis(believed.schema.clone()),
+            scope: CopyScope::Genesis(schema.clone()),
             facts,
         };
         self.append(FrameKind::CopyBegin, &begin, false).map(drop)

@@ -1,7 +1,8 @@
 
 -- What every document of facts begins with, and the facts of the relations.
 DECLARE
-    facts jsonb := jsonb_build_object('v', 1, 'tag', tag);
+    -- The function is stable: everything in it sees this.
+    facts jsonb := jsonb_build_object('v', 1, 'tag', tag, 'snapshot', pg_current_snapshot()::text);
     relations jsonb;
     types jsonb;
     own jsonb;

@@ -84,7 +84,7 @@ fn b4_lists_and_filters_copy_the_table_to_its_new_shape() {
 fn h4_a_table_made_empty_is_shown_at_once() {
     let mut base = facts(vec![relation(T)]);
     base.publication.all_tables = true;
-    let believed = Believed::first(base).unwrap();
+    let believed = Believed::first(first(base)).unwrap();
     let made = Patch {
         created: vec![Oid(T + 1)],
         ..patch(vec![relation(T + 1)])
@@ -196,7 +196,7 @@ fn h1_types_that_print_otherwise_copy_the_tables_that_use_them() {
         facts.types.insert(Oid(40_000), shape(labels));
         facts
     };
-    let believed = Believed::first(with(r#"["sad"]"#)).unwrap();
+    let believed = Believed::first(first(with(r#"["sad"]"#))).unwrap();
     let says = |labels: &str| {
         let types = vec![(
             Oid(40_000),
@@ -316,7 +316,7 @@ fn h7_a_column_that_becomes_a_domain_or_ceases_to_be_one_is_copied() {
     };
     let (base, small) = (domain('b', 23), domain('d', 40_000));
     for (before, after) in [(&base, &small), (&small, &base)] {
-        let believed = Believed::first(facts(vec![before.clone()])).unwrap();
+        let believed = Believed::first(first(facts(vec![before.clone()]))).unwrap();
         let learned = Scene::default().learn(&believed, &patch(vec![after.clone()]));
         assert_eq!(
             words(&learned.unwrap().changes),

@@ -5,11 +5,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rindle_proto::ids::{Lsn, Oid};
+use rindle_proto::ids::Oid;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{CatalogView, Member, PublicationFacts, RelationFacts, ServerFacts, TableFacts};
+use crate::pg::visibility::Snapshot;
 
 /// Objects below this oid are the server's own.
 const FIRST_NORMAL_OID: Oid = Oid(16_384);
@@ -85,9 +86,14 @@ pub struct Patch {
     /// What others committed since the transaction's snapshot may be missing.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub stale: bool,
-    /// Facts were read after the transaction, when the WAL had come to here.
+    /// Transaction that says it. The row tells it, not the document.
+    pub xid: u64,
+    /// What the rest shows: others had committed that.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub read_at: Option<Lsn>,
+    pub snapshot: Option<Snapshot>,
+    /// Facts were read after the transaction, and show no more than this.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub read: Option<Snapshot>,
     /// It names everything there is.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub full: bool,
@@ -160,7 +166,7 @@ impl Patch {
             tag: next.tag,
             stale: self.stale || next.stale,
             full: self.full || next.full,
-            read_at: self.read_at.max(next.read_at),
+            read: next.read.or(self.read),
             ..self
         }
     }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use rindle_proto::ids::Oid;
 
 use super::*;
+use crate::ddl::believed::First;
 
 pub(crate) fn column(attnum: i16, name: &str, type_oid: u32) -> ColumnFacts {
     ColumnFacts {
@@ -43,6 +44,12 @@ pub(crate) fn primary(columns: &[i16]) -> IndexFacts {
         primary: true,
         ..index(90, columns)
     }
+}
+
+/// Nothing is older than this.
+pub(crate) fn first(facts: Facts) -> First {
+    let snapshot = "3:3:".parse().unwrap();
+    First { facts, snapshot }
 }
 
 /// A table (id int, v text) with a primary key.
