@@ -312,3 +312,33 @@ async fn a12_a_big_table_is_first_copied_under_writers_and_an_open_transaction()
     cluster.must_be_equal(0).await.unwrap();
     ends_whole(&mut cluster, 0).await;
 }
+
+/// Its rows are in the archive by then, and are not read again.
+#[tokio::test]
+async fn a_backfill_whose_session_ends_while_followers_load_is_not_made_again() {
+    let server = Server::start().await.unwrap();
+    let setup = format!("{LATE}; create publication own for table base");
+    let mut cluster = laid_out(&server, "broken", &setup).await;
+    cluster.start_gateway().await.unwrap();
+    cluster.add_follower().await.unwrap();
+    cluster.must_be_equal(0).await.unwrap();
+    cluster
+        .session
+        .run("alter publication own add table late")
+        .await
+        .unwrap();
+    blocked_by(&cluster, &["followers load it"]).await;
+    let ended = "select count(*) filter (where pg_terminate_backend(pid)) from pg_stat_activity \
+         where application_name like 'rindle-backfill%'";
+    assert_ne!(cluster.session.text(ended).await.unwrap(), "0");
+    let mirror = cluster.mirror(0);
+    wait::until_true("the table to be shown", COPIED_WITHIN, async || {
+        Ok(count(&mirror, "select count(*) from late").is_some())
+    })
+    .await
+    .unwrap();
+    let log = cluster.gateway().unwrap().log();
+    assert!(log.contains("could not be said"), "{log}");
+    assert!(!log.contains("it is made again"), "{log}");
+    cluster.must_follow(0).await.unwrap();
+}

@@ -453,3 +453,128 @@ async fn b1_a_commit_that_waits_for_its_standby_is_not_seen_by_those_who_speak_l
     .await;
     equal(&mut cluster, "all that was said").await;
 }
+
+/// Whoever makes a table in a schema does not see that somebody else is just publishing the schema, and the other way round:
+/// neither announces the table.
+#[tokio::test]
+async fn b3_a_table_that_is_made_while_its_schema_is_published_is_found() {
+    let server = Server::start().await.unwrap();
+    let setup =
+        "create schema s; create schema t; create schema u; create table kept(id int primary key)";
+    let publish = "create publication own for table kept";
+    let mut cluster = started(&server, "newcomers", setup, publish).await;
+    let maker = server.session("newcomers").await.unwrap();
+    // Published while it is made.
+    for sql in [
+        "begin",
+        "create table s.one(id int primary key, v text)",
+        "create table s.parted(id int primary key) partition by range (id)",
+        "create table s.part partition of s.parted default",
+        "insert into s.one values (1, 'before')",
+    ] {
+        run(&maker, sql).await;
+    }
+    run(
+        &cluster.session,
+        "alter publication own add tables in schema s",
+    )
+    .await;
+    run(
+        &maker,
+        "insert into s.one values (2, 'after'); insert into s.parted values (1)",
+    )
+    .await;
+    run(&maker, "commit").await;
+    run(
+        &cluster.session,
+        "update s.one set v = 'later' where id = 1",
+    )
+    .await;
+    equal(&mut cluster, "published while it is made").await;
+    // Made while it is published; rows come afterwards.
+    let publisher = server.session("newcomers").await.unwrap();
+    run(&publisher, "begin").await;
+    run(&publisher, "alter publication own add tables in schema t").await;
+    run(&maker, "create table t.two(id int primary key)").await;
+    run(&publisher, "commit").await;
+    run(&maker, "insert into t.two values (1)").await;
+    equal(&mut cluster, "made while it is published").await;
+    // The same, and it is gone before anybody asks.
+    run(&publisher, "begin").await;
+    run(&publisher, "alter publication own add tables in schema u").await;
+    run(
+        &maker,
+        "create table u.gone(id int primary key); create table u.three(id int primary key)",
+    )
+    .await;
+    run(&publisher, "commit").await;
+    cluster.gateway().unwrap().kill().await.unwrap();
+    run(
+        &maker,
+        "insert into u.gone values (1); insert into kept values (1)",
+    )
+    .await;
+    run(&maker, "drop table u.gone").await;
+    cluster.start_gateway().await.unwrap();
+    // No row tells of the other one: the audit finds it.
+    let found = async || Ok(tables(&cluster.mirror(0)).contains(&"u.three".to_owned()));
+    wait::until_true("the table without rows", READY_WITHIN, found)
+        .await
+        .unwrap();
+    equal(&mut cluster, "without rows").await;
+    cluster.produce().await.unwrap();
+    let second = cluster.add_follower_from_image().await.unwrap();
+    cluster.must_be_equal(second).await.unwrap();
+}
+
+/// It does not see what others have published since, and what it rewrites shows in no shape.
+#[tokio::test]
+async fn b1_a_strict_transaction_that_is_older_than_the_publishing_is_followed() {
+    let server = Server::start().await.unwrap();
+    let setup = "create table kept(id int primary key); create schema s; \
+         create table x(id int primary key, c int); insert into x select n, n from generate_series(1, 50) n; \
+         create table s.y(id int primary key, c int); insert into s.y select n, n from generate_series(1, 50) n";
+    let publish = "create publication own for table kept";
+    let mut cluster = started(&server, "older", setup, publish).await;
+    let strict = server.session("older").await.unwrap();
+    for (level, publish, table) in [
+        ("repeatable read", "table x", "x"),
+        ("serializable", "tables in schema s", "s.y"),
+    ] {
+        run(&strict, &format!("begin isolation level {level}")).await;
+        run(&strict, "select count(*) from kept").await;
+        let add = format!("alter publication own add {publish}");
+        run(&cluster.session, &add).await;
+        equal(&mut cluster, &add).await;
+        let rewrite = format!("alter table {table} alter c type int using c * 2");
+        run(&strict, &rewrite).await;
+        run(&strict, "commit").await;
+        equal(&mut cluster, &rewrite).await;
+    }
+    run(&strict, "begin isolation level repeatable read").await;
+    run(&strict, "select count(*) from kept").await;
+    run(
+        &cluster.session,
+        "alter publication own drop table x; alter publication own add table x",
+    )
+    .await;
+    equal(&mut cluster, "published again").await;
+    run(
+        &strict,
+        "alter table x add d int default 7; alter table x rename to z",
+    )
+    .await;
+    run(&strict, "commit").await;
+    equal(&mut cluster, "altered and renamed").await;
+    run(&strict, "begin isolation level repeatable read").await;
+    run(&strict, "select count(*) from kept").await;
+    run(
+        &cluster.session,
+        "create table gone(id int primary key); alter publication own add table gone",
+    )
+    .await;
+    equal(&mut cluster, "one more").await;
+    run(&strict, "drop table gone").await;
+    run(&strict, "commit").await;
+    equal(&mut cluster, "dropped").await;
+}

@@ -8,6 +8,7 @@
 mod open;
 mod relations;
 mod rows;
+mod strangers;
 #[cfg(test)]
 mod tests;
 
@@ -28,6 +29,7 @@ use self::rows::{put_key, put_row};
 use crate::ddl::Believed;
 use crate::ddl::announce::{Announced, Asked};
 use crate::ddl::believed::{Around, Noted};
+use crate::ddl::introduce::Unknown;
 use crate::halt::HaltReason;
 use crate::pg::catalog::Patch;
 use crate::pg::pgoutput::{Message, Tuple};
@@ -45,19 +47,24 @@ pub struct Assembler {
     relations: Relations,
     writer: FrameWriter,
     open: Option<OpenTxn>,
+    /// Relations that nothing announced and that are dropped: of transactions from before that rows may still come.
+    dropped: BTreeSet<Oid>,
     /// The last transaction may come out otherwise when it comes again.
     provisional: bool,
     scratch: String,
 }
 
 /// What a message did.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Assembled {
     /// Nothing that matters to the position.
     Quiet,
     /// A schema change, or the end of a copy, is announced: [`Assembler::announced`] must be told what the row says
     /// before the next message.
     Announced(Asked),
+    /// A transaction is about to commit that sent rows of relations that nothing announced: [`Assembler::introduced`] must
+    /// be told what they are before the next message.
+    Strange(Unknown),
     /// A transaction committed; with no commit when it changed nothing that is mirrored.
     Committed {
         /// End of its commit record.
@@ -75,6 +82,7 @@ impl Assembler {
             relations: Relations::default(),
             writer: FrameWriter::new(position),
             open: None,
+            dropped: BTreeSet::new(),
             provisional: false,
             scratch: String::new(),
         }
@@ -126,7 +134,7 @@ impl Assembler {
                 commit_lsn,
                 end_lsn,
                 ..
-            } => return self.commit(commit_lsn, end_lsn),
+            } => return self.ended(commit_lsn, end_lsn),
             Message::Relation(relation) => {
                 let open = self.open.as_ref();
                 if let Some(reason) = open.and_then(|txn| txn.refuses(relation.oid)) {
@@ -310,6 +318,7 @@ impl Assembler {
             strangers: BTreeSet::new(),
             rewritten: BTreeMap::new(),
             held: None,
+            ended: None,
         });
         Ok(())
     }
@@ -329,21 +338,16 @@ impl Assembler {
         if let Some(held) = &txn.held {
             return Err(held.reason.clone());
         }
-        match txn
-            .strangers
-            .iter()
-            .find(|oid| self.believed.facts.top(**oid).is_none())
-        {
-            Some(oid) => Err(HaltReason::SchemaChanged {
-                table: format!("with oid {}", oid.0),
-                detail: "it sends rows, and nothing announced that it is published".to_owned(),
-            }),
-            None => Ok(()),
-        }
+        Ok(())
     }
 
     fn commit(&mut self, commit_lsn: FinalLsn, end_lsn: EndLsn) -> Result<Assembled, HaltReason> {
-        self.settle()?;
+        if let Some((_, (schema, name))) = self.unknown().first_key_value() {
+            return Err(HaltReason::SchemaChanged {
+                table: format!("{schema}.{name}"),
+                detail: "it sends rows, and nothing announced that it is published".to_owned(),
+            });
+        }
         let txn = self
             .open
             .take()
@@ -431,6 +435,7 @@ impl Assembler {
             relations,
             writer,
             open,
+            dropped,
             provisional,
             scratch,
         } = self;
@@ -439,6 +444,7 @@ impl Assembler {
         }
         let known = match relations.find(rel, believed)? {
             Rows::Ignored => return Ok(()),
+            Rows::Strange if dropped.contains(&rel) => return Ok(()),
             Rows::Strange => {
                 let txn = open
                     .as_mut()

@@ -71,7 +71,9 @@ async fn writers(server: &Server, stop: &Arc<AtomicBool>, round: i64) -> Vec<Joi
 /// Makes a snapshot; gives its position, and the rows that it shows.
 async fn snapshot(exporter: &mut WalStream, reader: &Client) -> (Lsn, Vec<i64>) {
     let slot = exporter.create_slot("shown", true, false).await.unwrap();
-    snapshot::keep(reader, &slot.snapshot_name).await.unwrap();
+    snapshot::keep(reader, &slot.snapshot_name, |_told| {})
+        .await
+        .unwrap();
     let sql = "SELECT coalesce(array_agg(id), '{}') FROM t";
     let ids = reader.query_one(sql, &[]).await.unwrap().get(0);
     run(reader, "COMMIT").await;
@@ -154,7 +156,7 @@ async fn a1_a_transaction_that_is_just_ending_is_waited_for_before_its_snapshot_
     let keeper = server.session("SET application_name = 'keeper'").await;
     let name = slot.snapshot_name.clone();
     let kept = tokio::spawn(async move {
-        snapshot::keep(&keeper, &name).await.unwrap();
+        snapshot::keep(&keeper, &name, |_told| {}).await.unwrap();
         number(&keeper, "SELECT count(*) FROM t").await
     });
     let looks = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'keeper' AND query LIKE '%pg_locks%'";

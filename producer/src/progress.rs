@@ -5,6 +5,8 @@ use std::sync::Arc;
 /// What is being done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
+    /// The log is looked through for a moment. Done and total count log objects.
+    Seeking,
     /// An image is written to the scratch file.
     Restoring,
     /// The log is applied to the scratch mirror. Done and total count log objects.

@@ -11,15 +11,19 @@ use rindle_archive::{
 use rindle_follower::mirror::{Cursor, Mirror, MirrorError, image};
 use rindle_proto::body::{PgMicros, TxnPart};
 use rindle_proto::frame::{FrameKind, FrameReader};
-use rindle_proto::ids::{EndLsn, Generation, Lsn, SourceName};
+use rindle_proto::ids::{EndLsn, Generation, Lsn, SegmentNo, SourceName};
 use tempfile::TempDir;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::ProducerError;
-use crate::progress::Watch;
+use crate::progress::{Progress, Step, Watch};
 use crate::replay::{Replay, Replayed, Until, replay, wait};
-use crate::scratch::{Begun, Scratch, beside};
+use crate::scratch::{Begun, Lock, Scratch, beside};
+
+/// Directories of restores, and the mirror in one.
+const PLACE: &str = ".rindle-restore-";
+const MIRROR: &str = "mirror.db";
 
 /// Which moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,7 +155,7 @@ impl One {
         let out = &self.wanted.out;
         let parent = out.parent().filter(|parent| !parent.as_os_str().is_empty());
         let parent = parent.unwrap_or(Path::new("."));
-        let place = place_in(parent)?;
+        let place = Place::new(parent)?;
         let head = self.wait(self.log.checked_head())??;
         let generation = self.record.generation;
         let Some(head) = head.filter(|head| head.last_commit.is_some()) else {
@@ -162,7 +166,7 @@ impl One {
             self.wait(self.log.must_stand(image.base.segment))??;
         }
         let limit = self.limit(&head, &images)?;
-        let path = place.path().join("mirror.db");
+        let path = place.file(MIRROR);
         let scratch = Scratch {
             path: &path,
             source: self.wanted.source.as_str(),
@@ -176,7 +180,7 @@ impl One {
         let (mut mirror, image, replayed) = self.replay(begun, limit.until, &head)?;
         let cursor = mirror.cursor().ok_or(MirrorError::NotStarted)?;
         self.must_be_at(&cursor)?;
-        let file = place.path().join("restored.db");
+        let file = place.file("restored.db");
         image::write(&mut mirror, &file)?;
         drop(mirror);
         let facts = image::prove(&file)?;
@@ -212,23 +216,34 @@ impl One {
             At::Time(_) => None,
         };
         let from = from.map_or(ReadFrom::Start, ImageInfo::read_from);
-        match self.first_beyond(from) {
+        let last = head.segment;
+        match self.first_beyond(from, last) {
             // Clocks go back, so every transaction that is kept is looked at.
             Err(ProducerError::Read(ReadError::Trimmed { .. })) => {
                 let oldest = images.last().map(ImageInfo::read_from);
-                self.first_beyond(oldest.unwrap_or(ReadFrom::Start))
+                self.first_beyond(oldest.unwrap_or(ReadFrom::Start), last)
             }
             found => found,
         }
     }
 
     /// Looks for the first transaction that stands in the log and is beyond what is wanted.
-    fn first_beyond(&self, from: ReadFrom) -> Result<Limit, ProducerError> {
+    fn first_beyond(&self, from: ReadFrom, last: SegmentNo) -> Result<Limit, ProducerError> {
         let mut reader = self.log.reader(from);
-        let (mut first, mut started) = (None, None);
+        let (mut first, mut started, mut seen) = (None, None, 0);
         loop {
             let bytes = match self.wait(reader.next())?? {
-                ReadStep::Frames { bytes, .. } => bytes,
+                ReadStep::Frames { bytes, segment, .. } => {
+                    seen += bytes.len() as u64;
+                    self.watch.tell(Progress {
+                        step: Step::Seeking,
+                        done: segment.0,
+                        total: last.0,
+                        bytes: seen,
+                        rows: 0,
+                    });
+                    bytes
+                }
                 // It did not commit here.
                 ReadStep::Discard { .. } => {
                     (first, started) = (None, None);
@@ -338,20 +353,64 @@ fn is_before(image: &ImageInfo, until: Until) -> bool {
     }
 }
 
-/// A directory of its own in `parent`, on a filesystem that can give a file its name without replacing another.
-fn place_in(parent: &Path) -> Result<TempDir, ProducerError> {
-    let place = tempfile::Builder::new()
-        .prefix(".rindle-restore-")
-        .tempdir_in(parent);
-    let place = place.map_err(ProducerError::file("create a directory in", parent))?;
-    let probe = place.path().join("probe");
-    let named = std::fs::File::create(&probe)
-        .and_then(|_file| std::fs::hard_link(&probe, beside(&probe, "link")));
-    named.map_err(ProducerError::file(
-        "give a second name to a file in",
-        parent,
-    ))?;
-    Ok(place)
+/// Where a file is made, before it gets its name.
+struct Place {
+    dir: TempDir,
+    /// Who cleans up must see that somebody works here.
+    _lock: Lock,
+}
+
+impl Place {
+    /// A directory of its own in `parent`, on a filesystem that can give a file its name without replacing another.
+    fn new(parent: &Path) -> Result<Self, ProducerError> {
+        remove_left_over(parent)?;
+        let dir = tempfile::Builder::new().prefix(PLACE).tempdir_in(parent);
+        let dir = dir.map_err(ProducerError::file("create a directory in", parent))?;
+        let place = Self {
+            _lock: Lock::take(&dir.path().join(MIRROR))?,
+            dir,
+        };
+        place.must_give_names(parent)?;
+        Ok(place)
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn must_give_names(&self, parent: &Path) -> Result<(), ProducerError> {
+        let probe = self.file("probe");
+        let named = std::fs::File::create(&probe)
+            .and_then(|_file| std::fs::hard_link(&probe, beside(&probe, "link")));
+        named.map_err(ProducerError::file(
+            "give a second name to a file in",
+            parent,
+        ))
+    }
+}
+
+/// Removes what a restore left that was killed: whoever works holds the lock.
+fn remove_left_over(parent: &Path) -> Result<(), ProducerError> {
+    let failed = || ProducerError::file("look for what another restore left in", parent);
+    for entry in std::fs::read_dir(parent).map_err(failed())? {
+        let entry = entry.map_err(failed())?;
+        let is_place = entry.file_name().to_string_lossy().starts_with(PLACE);
+        let mirror = entry.path().join(MIRROR);
+        // One without a lock is just being made, or empty.
+        if !is_place || !beside(&mirror, "lock").exists() {
+            continue;
+        }
+        if let Ok(_nobody) = Lock::take(&mirror) {
+            let path = entry.path();
+            let removed = std::fs::remove_dir_all(&path);
+            removed.map_err(ProducerError::file(
+                "remove what another restore left:",
+                &path,
+            ))?;
+            tracing::info!(path = %path.display(), "removed what a restore left that did not end");
+        }
+    }
+    Ok(())
 }
 
 /// Gives the file its name, and never takes one that is there.

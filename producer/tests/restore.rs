@@ -257,3 +257,27 @@ async fn the_file_is_plain() {
     let header = std::fs::read(out(&gateway)).unwrap();
     assert_eq!(header[18..20], [1, 1], "journal mode delete");
 }
+
+#[tokio::test]
+async fn what_a_killed_restore_left_is_removed_and_what_another_one_has_is_not() {
+    let (gateway, _) = history().await;
+    let place = |name: &str| {
+        let path = gateway.dir.path().join(name);
+        std::fs::create_dir(&path).unwrap();
+        std::fs::write(path.join("mirror.db"), "half").unwrap();
+        path
+    };
+    let dead = place(".rindle-restore-dead");
+    std::fs::write(dead.join("mirror.db.lock"), "").unwrap();
+    let alive = place(".rindle-restore-alive");
+    let lock = std::fs::File::create(alive.join("mirror.db.lock")).unwrap();
+    lock.lock().unwrap();
+    let begun = place(".rindle-restore-begun");
+    let other = place("rindle-restore-of-mine");
+    std::fs::write(other.join("mirror.db.lock"), "").unwrap();
+    try_restore(&gateway, At::Newest).await.unwrap();
+    assert!(!dead.exists());
+    for kept in [alive, begun, other] {
+        assert!(kept.join("mirror.db").exists(), "{}", kept.display());
+    }
+}

@@ -69,6 +69,7 @@ fn words(progress: &Progress, elapsed: Duration) -> String {
         rows => format!(", {} rows ({}/s)", HumanCount(rows), HumanCount(rate(rows))),
     };
     let doing = match progress.step {
+        Step::Seeking => "looking through",
         Step::Restoring => "restoring",
         Step::Replaying => "replaying",
         Step::Publishing => "publishing",

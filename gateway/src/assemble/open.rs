@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use rindle_proto::body::TxnStart;
-use rindle_proto::ids::{FinalLsn, Oid, Position};
+use rindle_proto::ids::{EndLsn, FinalLsn, Oid, Position};
 
 use crate::halt::HaltReason;
 use crate::pg::catalog::Patch;
@@ -25,6 +25,8 @@ pub(super) struct OpenTxn {
     pub(super) rewritten: BTreeMap<Oid, i32>,
     /// What no mirror follows, unless a later statement mends it.
     pub(super) held: Option<Held>,
+    /// Its commit was read, and what it sent rows of is looked up.
+    pub(super) ended: Option<(FinalLsn, EndLsn)>,
 }
 
 /// Announcements that are refused as they stand. A transaction may pass through what no mirror follows (a key is dropped

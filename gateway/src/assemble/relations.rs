@@ -76,6 +76,14 @@ impl Relations {
         Ok(())
     }
 
+    /// Schema and name that the stream gave a relation.
+    pub(super) fn name(&self, rel: Oid) -> (String, String) {
+        let relation = self.announced.get(&rel);
+        relation.map_or_else(Default::default, |it| {
+            (it.namespace.clone(), it.name.clone())
+        })
+    }
+
     /// Something else is believed.
     pub(super) fn forget(&mut self) {
         self.known.clear();

@@ -1,4 +1,5 @@
 use super::*;
+use crate::ddl::introduce::Introduced;
 use crate::pg::catalog::RelationFacts;
 use crate::pg::catalog::samples::{self, facts, relation};
 use crate::pg::pgoutput::decode;
@@ -333,13 +334,68 @@ fn b7_shapes_that_nothing_announced_are_refused_by_name() {
     }
 }
 
+/// Somebody may have published its schema beside the transaction that made the table.
 #[test]
-fn rows_of_a_stranger_that_nothing_announces_are_refused_at_the_commit() {
-    let stranger = announce(300, "stranger", b'd', &[(true, "id", 23)]);
-    let messages = [begin(50), stranger, insert(300, &["1"]), commit(50)];
-    let error = run(&mut assembler(&[]), &messages).unwrap_err();
+fn b3_rows_of_a_stranger_wait_for_what_the_catalog_says() {
+    let mut facts = believed(&[], false).facts.clone();
+    facts.publication.schemas = vec![Oid(2200)];
+    let believed = Arc::new(Believed::first(samples::first(facts)).unwrap());
+    let position = Position::start(Generation::from_bytes([1; 16]));
+    let stranger = announce(20_300, "stranger", b'd', &[(true, "id", 23)]);
+    let messages = [begin(50), stranger, insert(20_300, &["1"])];
+    let asked = |assembler: &mut Assembler| {
+        assert!(run(assembler, &messages).unwrap().is_empty());
+        assembler.take(decode(&commit(50)).unwrap()).unwrap()
+    };
+    let found = |relations: Vec<RelationFacts>, gone: &[u32]| Introduced {
+        patch: Patch {
+            v: 1,
+            relations,
+            ..Patch::default()
+        },
+        unsure: BTreeSet::new(),
+        gone: gone.iter().copied().map(Oid).collect(),
+        dropped: gone.iter().copied().map(Oid).collect(),
+    };
+    let mut one = Assembler::new(Arc::clone(&believed), position);
+    let unknown = Unknown {
+        xid: 9,
+        relations: BTreeMap::from([(Oid(20_300), ("public".to_owned(), "stranger".to_owned()))]),
+    };
+    assert_eq!(asked(&mut one), Assembled::Strange(unknown));
+    let ended = one.introduced(found(vec![relation(20_300)], &[])).unwrap();
+    let is_there = |ended: &Assembled| {
+        matches!(
+            ended,
+            Assembled::Committed {
+                commit: Some(_),
+                ..
+            }
+        )
+    };
+    assert!(is_there(&ended));
+    assert_eq!(one.believed().waiting_names(), ["public.t20300"]);
+    assert!(one.is_provisional());
+    // Dropped since: there is nothing to mirror.
+    let mut one = Assembler::new(Arc::clone(&believed), position);
+    asked(&mut one);
+    let ended = one.introduced(found(vec![], &[20_300])).unwrap();
+    assert!(!is_there(&ended));
+    // It is asked once: more of its rows may come.
+    let more = run(&mut one, &[begin(60), insert(20_300, &["2"])]).unwrap();
+    assert!(more.is_empty());
+    let ended = one.take(decode(&commit(60)).unwrap()).unwrap();
+    assert!(matches!(ended, Assembled::Committed { commit: None, .. }));
+    // Published in no way that the stream told.
+    let mut one = Assembler::new(believed, position);
+    asked(&mut one);
+    let elsewhere = RelationFacts {
+        namespace: Oid(7),
+        ..relation(20_300)
+    };
+    let error = one.introduced(found(vec![elsewhere], &[])).unwrap_err();
     assert_eq!(error.name(), "SchemaChanged");
-    assert!(error.to_string().contains("oid 300"), "{error}");
+    assert!(error.to_string().contains("public.stranger"), "{error}");
 }
 
 #[test]

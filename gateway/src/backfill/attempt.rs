@@ -8,6 +8,7 @@ use rindle_proto::ids::{Lsn, Oid};
 use rindle_proto::schema::{Leaf, Table, TableId};
 use serde_json::{Value, json};
 use tokio::task::AbortHandle;
+use tokio::time::Instant;
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
@@ -33,6 +34,10 @@ const LOADED_PER_SECOND: u64 = 15_000;
 
 /// The longest such time; what is not loaded then is loaded while all else waits.
 const LOADED_WITHIN: Duration = Duration::from_secs(300);
+
+/// How long it is tried to say that a copy is complete, and how often.
+const SAID_WITHIN: Duration = Duration::from_secs(300);
+const SAID_AGAIN: Duration = Duration::from_secs(1);
 
 /// One wait for the transactions that are older than the snapshot.
 const SLOT_WAIT: &str = "5s";
@@ -124,7 +129,36 @@ impl Work {
         };
         self.say(&now, &json!({ DURABLE: copied })).await?;
         self.let_followers_load(&copied).await;
-        self.say(&now, &json!(copied)).await
+        self.end(now, &json!(copied)).await
+    }
+
+    /// A connection that broke while followers loaded, or an answer that did not come, is no reason to read all rows again.
+    /// To say it twice does nothing: after the first time nothing waits.
+    async fn end(&self, mut client: Client, document: &Value) -> Result<Lsn, AttemptError> {
+        let begun = Instant::now();
+        loop {
+            let error = match self.say(&client, document).await {
+                Err(AttemptError::Postgres(error))
+                    if is_broken(&error) && begun.elapsed() < SAID_WITHIN =>
+                {
+                    error
+                }
+                said => return said,
+            };
+            let error = crate::ship::chain(&error);
+            tracing::info!(
+                error,
+                "the end of a backfill could not be said; it is tried again"
+            );
+            client = loop {
+                tokio::time::sleep(SAID_AGAIN).await;
+                match conn::connect(&self.endpoint, &self.name()).await {
+                    Err(error) if begun.elapsed() >= SAID_WITHIN => return Err(error.into()),
+                    Err(_not_yet) => {}
+                    Ok(client) => break client,
+                }
+            };
+        }
     }
 
     /// Nothing is held meanwhile: no snapshot, no lock, no slot. A follower that is slower, or was away, loads the
@@ -186,7 +220,13 @@ impl Work {
             }
         };
         let keeper = conn::connect(&self.endpoint, &self.name()).await?;
-        let shared = snapshot::keep(&keeper, &slot.snapshot_name).await?;
+        let waits = |transactions: &str| {
+            self.tell(CopyProgress {
+                waiting: Some(snapshot::waits(transactions)),
+                ..CopyProgress::default()
+            });
+        };
+        let shared = snapshot::keep(&keeper, &slot.snapshot_name, waits).await?;
         exporter.close().await;
         self.tell(CopyProgress::default());
         Ok((keeper, shared, slot.consistent_point))
@@ -318,6 +358,12 @@ impl Work {
         at.parse()
             .map_err(|error: rindle_proto::ids::ParseError| AttemptError::Bug(error.to_string()))
     }
+}
+
+/// The connection is gone, or the server sent it away: another one may do.
+fn is_broken(error: &tokio_postgres::Error) -> bool {
+    let class = error.code().map(|code| code.code().get(..2));
+    error.is_closed() || class.is_none_or(|class| matches!(class, Some("08" | "53" | "57")))
 }
 
 /// A waiting table as the snapshot shows it, under the numbers that are believed.

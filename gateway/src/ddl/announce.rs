@@ -1,7 +1,7 @@
 //! What a message of the stream announces: the row that proves it, and facts that it could not see.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rindle_proto::ids::Oid;
 use tokio_postgres::error::SqlState;
@@ -23,6 +23,9 @@ const COMMITTING: &str = "SELECT EXISTS (SELECT FROM pg_catalog.pg_locks \
 /// Pause between the first two looks at a transaction that is committing; twice as long each time, up to the other.
 const PAUSE: Duration = Duration::from_millis(2);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
+
+/// After so long it is told what the stream waits for.
+const TOLD_AFTER: Duration = Duration::from_secs(5);
 
 /// A message of the stream that announces something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +67,7 @@ pub enum AnnounceError {
         /// What is wrong.
         detail: String,
     },
-    /// It is not known how far the catalog shows: it is asked again.
+    /// It is not known how far the catalog shows.
     #[error(transparent)]
     Shown(#[from] ShownError),
     /// The query failed: it is asked again.
@@ -80,7 +83,9 @@ impl AnnounceError {
     pub fn is_transient(&self) -> bool {
         matches!(
             self,
-            AnnounceError::Query(_) | AnnounceError::Catalog(_) | AnnounceError::Shown(_)
+            AnnounceError::Query(_)
+                | AnnounceError::Catalog(_)
+                | AnnounceError::Shown(ShownError::Query(_))
         )
     }
 }
@@ -133,11 +138,56 @@ pub async fn read(
     Ok(Some(announced))
 }
 
+/// Waits until others see what the transaction did, whose commit the stream has told.
+///
+/// # Errors
+/// When Postgres cannot be asked.
+pub(super) async fn until_visible(client: &Client, xid: u32) -> Result<(), AnnounceError> {
+    let mut patience = Patience::new(xid);
+    while is_committing(client, xid).await? {
+        patience.pause().await;
+    }
+    Ok(())
+}
+
+/// Waits for a transaction that is committing, and tells when that takes long.
+struct Patience {
+    xid: u32,
+    begun: Instant,
+    pause: Duration,
+    is_told: bool,
+}
+
+impl Patience {
+    fn new(xid: u32) -> Self {
+        Self {
+            xid,
+            begun: Instant::now(),
+            pause: PAUSE,
+            is_told: false,
+        }
+    }
+
+    async fn pause(&mut self) {
+        if !self.is_told && self.begun.elapsed() >= TOLD_AFTER {
+            self.is_told = true;
+            tracing::warn!("the stream is {}", snapshot::waits(&self.xid.to_string()));
+        }
+        tokio::time::sleep(self.pause).await;
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+async fn is_committing(client: &Client, xid: u32) -> Result<bool, AnnounceError> {
+    let asked = client.query_one(COMMITTING, &[&xid.to_string()]).await?;
+    Ok(asked.try_get(0)?)
+}
+
 async fn committed_row(client: &Client, id: i64, xid: u32) -> Result<Option<Row>, AnnounceError> {
-    let (xid, mut pause) = (xid.to_string(), PAUSE);
+    let mut patience = Patience::new(xid);
     loop {
         // Asked before the row is read: whatever is not committing then, is seen by the query after it.
-        let committing: bool = client.query_one(COMMITTING, &[&xid]).await?.try_get(0)?;
+        let committing = is_committing(client, xid).await?;
         let row = match client.query_opt(ROW, &[&id]).await {
             Err(error) if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
                 return Err(AnnounceError::Refused(error));
@@ -148,8 +198,7 @@ async fn committed_row(client: &Client, id: i64, xid: u32) -> Result<Option<Row>
         if row.is_some() || !committing {
             return Ok(row);
         }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(LONGEST_PAUSE);
+        patience.pause().await;
     }
 }
 
@@ -230,7 +279,7 @@ fn published(
 
 /// Takes fresh facts over stale ones, and says which relations they differ in. Names are not taken: those of this moment
 /// may be somebody's who renamed later, and the stream knows no such name yet.
-fn adopt(patch: &mut Patch, fresh: Patch, believed: &Believed) -> BTreeSet<Oid> {
+pub(super) fn adopt(patch: &mut Patch, fresh: Patch, believed: &Believed) -> BTreeSet<Oid> {
     let mut now: BTreeMap<Oid, RelationFacts> =
         fresh.relations.into_iter().map(|it| (it.oid, it)).collect();
     let known = |oid: Oid| believed.facts.relations.get(&oid);

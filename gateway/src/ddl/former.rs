@@ -35,6 +35,8 @@ struct Called {
 struct Changes {
     /// The last one last.
     by: Vec<u64>,
+    /// The highest of those before.
+    older: u64,
     /// What the catalog showed when it was read instead: messages that see less may be older.
     read: Option<Snapshot>,
 }
@@ -44,7 +46,7 @@ impl Changes {
         self.by.retain(|other| *other != xid);
         self.by.push(xid);
         if self.by.len() > KEPT {
-            self.by.remove(0);
+            self.older = self.older.max(self.by.remove(0));
         }
     }
 
@@ -54,7 +56,7 @@ impl Changes {
     }
 
     fn others_did(&self, seen: &Snapshot, own: u64) -> bool {
-        self.by.iter().any(|xid| *xid != own && !seen.sees(*xid))
+        self.by.iter().any(|xid| *xid != own && !seen.sees(*xid)) || !seen.is_past(self.older)
     }
 }
 
@@ -136,7 +138,8 @@ impl Formers {
                 former.changes.note(xid);
             }
             let [old, new] = [before, after].map(|facts| facts.relations.get(oid).map(place));
-            if old != new {
+            // One that comes or goes was not moved by who publishes it.
+            if old.is_some() && new.is_some() && old != new {
                 self.relations.entry(*oid).or_default().moves.note(xid);
             }
         }
@@ -467,7 +470,7 @@ mod tests {
         formers.note(&before, &after, &by_100());
         // 100 has committed, and waits for its standby: another one that came later is seen.
         assert!(overtook(&formers, "100:150:100"));
-        for later in 110..116 {
+        for later in 110..117 {
             let by = Patch {
                 xid: later,
                 ..Patch::default()

@@ -176,7 +176,7 @@ pub(crate) const FUNCTIONS: [Function; 19] = [
     ),
     step(
         "_facts",
-        ["tag text, shown oid[]", "text, oid[]"],
+        ["tag text, shown oid[], seen text", "text, oid[], text"],
         "jsonb",
         sql!("facts"),
     ),

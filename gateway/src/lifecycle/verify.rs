@@ -116,7 +116,7 @@ impl Exported {
     pub async fn keep(self) -> Result<SourceSnapshot, LifecycleError> {
         let keeper = conn::connect(&self.endpoint, &self.application_name).await?;
         let failed = LifecycleError::postgres("keep the snapshot");
-        let shared = snapshot::keep(&keeper, &self.slot.snapshot_name).await;
+        let shared = snapshot::keep(&keeper, &self.slot.snapshot_name, |_logged| {}).await;
         let shared = shared.map_err(&failed)?;
         self.exporter.close().await;
         let view = catalog::read_with_sizes(&keeper, &self.publication).await?;

@@ -37,6 +37,14 @@ pub enum ShownError {
     Strange(#[from] SnapshotError),
 }
 
+/// What a copy waits for, in words.
+pub fn waits(transactions: &str) -> String {
+    format!(
+        "waiting for transactions whose commit is written and that do not end ({transactions}): look for the synchronous \
+         standby; with '*' in synchronous_standby_names this gateway may be taken for one: name the standbys there"
+    )
+}
+
 /// SQL that begins a transaction under an exported snapshot.
 pub fn import(name: &str) -> String {
     format!(
@@ -52,11 +60,13 @@ pub fn import(name: &str) -> String {
 /// that are read in that moment are taken for those of a transaction that failed, by us and by whoever believes the hint
 /// that reading leaves on them. So nothing is read under the snapshot before every such transaction has ended.
 ///
+/// When that takes long, `tell` is told which they are.
+///
 /// # Errors
 /// When Postgres refuses.
-pub async fn keep(client: &Client, exported: &str) -> Result<String, Error> {
+pub async fn keep(client: &Client, exported: &str, tell: impl Fn(&str)) -> Result<String, Error> {
     client.batch_execute(&import(exported)).await?;
-    until_ended(client).await?;
+    until_ended(client, tell).await?;
     let shared = client.query_one("SELECT pg_catalog.pg_export_snapshot()", &[]);
     shared.await?.try_get(0)
 }
@@ -70,7 +80,7 @@ pub async fn shown(client: &Client) -> Result<Snapshot, ShownError> {
     Ok(text.parse()?)
 }
 
-async fn until_ended(client: &Client) -> Result<(), Error> {
+async fn until_ended(client: &Client, tell: impl Fn(&str)) -> Result<(), Error> {
     let (begun, mut is_told, mut pause) = (Instant::now(), false, PAUSE);
     loop {
         let ending: String = client.query_one(ENDING, &[]).await?.try_get(0)?;
@@ -79,10 +89,8 @@ async fn until_ended(client: &Client) -> Result<(), Error> {
         }
         if !is_told && begun.elapsed() >= TOLD_AFTER {
             is_told = true;
-            tracing::warn!(
-                transactions = ending,
-                "a copy waits for transactions whose commit is written and that do not end; look for the synchronous standby"
-            );
+            tracing::warn!("a copy is {}", waits(&ending));
+            tell(&ending);
         }
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(LONGEST_PAUSE);

@@ -19,7 +19,7 @@ pub struct Snapshot {
     xmin: u64,
     /// None from here on had ended.
     xmax: u64,
-    /// Those between that were running, in order.
+    /// Those between that were running, in order. In the snapshot of a slot whatever it does not see: also what failed.
     running: Vec<u64>,
 }
 
@@ -32,6 +32,18 @@ impl Snapshot {
     /// It sees what the transaction did. Its own it may see or not.
     pub fn sees(&self, xid: u64) -> bool {
         xid < self.xmax && self.running.binary_search(&xid).is_err()
+    }
+
+    /// All transactions up to this one had ended.
+    pub fn is_past(&self, xid: u64) -> bool {
+        self.xmin > xid
+    }
+
+    /// The whole number of a transaction of which 32 bits are known: the nearest to those that were running.
+    pub fn widened(&self, xid: u32) -> u64 {
+        let low = u32::try_from(self.xmax & u64::from(u32::MAX)).unwrap_or_default();
+        let ahead = i64::from(xid.wrapping_sub(low).cast_signed());
+        self.xmax.saturating_add_signed(ahead)
     }
 
     /// It sees all that `other` sees.
@@ -143,6 +155,23 @@ mod tests {
         let of =
             |range: std::ops::Range<u64>| range.filter(|xid| seen.sees(*xid)).collect::<Vec<_>>();
         assert_eq!(of(8..23), [8, 9, 11, 12, 13, 15, 16, 17, 18, 19]);
+        assert!(seen.is_past(9) && !seen.is_past(10));
+    }
+
+    #[test]
+    fn numbers_wrap_at_32_bits() {
+        let now = snapshot("4294967290:4294967301:4294967290,4294967298");
+        for full in [
+            4_294_967_200,
+            4_294_967_295,
+            4_294_967_296,
+            4_294_967_301,
+            4_294_967_400,
+        ] {
+            let low = u32::try_from(full % (1 << 32)).unwrap();
+            assert_eq!(now.widened(low), full);
+        }
+        assert_eq!(snapshot("3:5:").widened(4), 4);
     }
 
     #[test]

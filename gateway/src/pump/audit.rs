@@ -1,7 +1,7 @@
 //! Finds what no message announced: at start and every minute the catalog is read, and compared with what is believed
 //! once the stream has passed the position at which it was read.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -59,9 +59,9 @@ pub(super) async fn run(
                 let _gone = halts.send(reason).await;
                 return;
             }
-            Ok(Some(Found::Refiled(tables))) => {
+            Ok(Some(Found::Untold(why, tables))) => {
                 for (table, name) in &tables {
-                    copy_anew(&endpoint, *table, name).await;
+                    copy_anew(&endpoint, *table, name, why).await;
                 }
             }
             Err(error) => tracing::debug!(error, "no audit of the catalog"),
@@ -74,8 +74,28 @@ pub(super) async fn run(
 enum Found {
     /// A schema change.
     Unannounced(Difference),
-    /// Tables with another file, of which the stream may not have told why, and their names.
-    Refiled(BTreeMap<Oid, String>),
+    /// Tables that must be copied, and their names.
+    Untold(Why, BTreeMap<Oid, String>),
+}
+
+/// Why tables must be copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Why {
+    /// They have another file, of which the stream may not have told why.
+    Refiled,
+    /// Made in a schema while somebody else was publishing it: neither saw the other.
+    New,
+}
+
+impl Why {
+    fn words(self) -> &'static str {
+        match self {
+            Why::Refiled => {
+                "the table, or a partition that is sent as its root, has another file, and the stream does not tell why"
+            }
+            Why::New => "the table is in a published schema, and nothing announced it",
+        }
+    }
 }
 
 /// What captures schema changes in the source.
@@ -89,14 +109,22 @@ enum Capture {
 
 impl Found {
     fn between(believed: &Believed, facts: &Facts, capture: Capture) -> Option<Found> {
-        let unannounced = believed.difference(facts).map(Found::Unannounced);
-        unannounced.or_else(|| {
-            let all = capture == Capture::Wanting;
-            let name = |oid: Oid| (oid, name_of(&believed.facts, oid));
-            let refiled = believed.facts.refiled(facts, all).into_iter().map(name);
-            let refiled: BTreeMap<Oid, String> = refiled.collect();
-            (!refiled.is_empty()).then_some(Found::Refiled(refiled))
-        })
+        let untold = |why: Why, tables: BTreeSet<Oid>, named: &Facts| {
+            let named = |oid: Oid| (oid, name_of(named, oid));
+            let tables: BTreeMap<Oid, String> = tables.into_iter().map(named).collect();
+            (!tables.is_empty()).then_some(Found::Untold(why, tables))
+        };
+        let new = believed.facts.newcomers(facts);
+        // Whatever else differs is told first.
+        let others = facts.without(&new);
+        let unannounced = believed.difference(&others).map(Found::Unannounced);
+        unannounced
+            .or_else(|| untold(Why::New, new, facts))
+            .or_else(|| {
+                let all = capture == Capture::Wanting;
+                let refiled = believed.facts.refiled(facts, all);
+                untold(Why::Refiled, refiled, &believed.facts)
+            })
     }
 }
 
@@ -106,7 +134,7 @@ fn name_of(facts: &Facts, oid: Oid) -> String {
 }
 
 /// Has a table copied anew, by an announcement in the stream like any other.
-async fn copy_anew(endpoint: &Endpoint, oid: Oid, table: &str) {
+async fn copy_anew(endpoint: &Endpoint, oid: Oid, table: &str, why: Why) {
     let asked = async {
         let client = conn::connect(endpoint, "rindle-gateway audit")
             .await
@@ -118,14 +146,12 @@ async fn copy_anew(endpoint: &Endpoint, oid: Oid, table: &str) {
             .map(drop)
     };
     match asked.await {
-        Ok(()) => tracing::info!(
-            table,
-            "the table, or a partition that is sent as its root, has another file, and the stream does not tell why: it is copied anew"
-        ),
+        Ok(()) => tracing::info!(table, "{}: it is copied anew", why.words()),
         Err(error) => tracing::warn!(
             table,
             error,
-            "the table, or a partition that is sent as its root, has another file, and it cannot be copied anew; it is tried again in a minute: look at the error, and at rindle pg preflight"
+            "{}, and it cannot be copied anew; it is tried again in a minute: look at the error, and at rindle pg preflight",
+            why.words()
         ),
     }
 }

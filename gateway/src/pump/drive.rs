@@ -17,7 +17,8 @@ use super::{audit, checkpoints, heart};
 use crate::assemble::{Assembled, Assembler};
 use crate::backfill;
 use crate::ddl::Believed;
-use crate::ddl::announce::{self, Asked};
+use crate::ddl::announce::{self, AnnounceError, Asked};
+use crate::ddl::introduce::{self, Unknown};
 use crate::halt::HaltReason;
 use crate::lifecycle::admission::posture::Posture;
 use crate::live::{Belief, Live};
@@ -52,6 +53,14 @@ pub struct Started {
 
 /// How long a clean stop waits for the archive.
 const SETTLE: Duration = Duration::from_secs(2);
+
+/// What only the catalog tells.
+enum Open {
+    /// What an announcement says.
+    Announcement(Asked),
+    /// What relations are that sent rows.
+    Strangers(Unknown),
+}
 
 struct Pump<'a> {
     stream: WalStream,
@@ -173,7 +182,7 @@ impl Pump<'_> {
         let mut timer = tokio::time::interval(REPORT_INTERVAL);
         timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let drained = self.drain_announced().await;
+            let drained = self.drain_announced(stop).await;
             // What came before a bad message is good: it is archived and served.
             self.hand_on()?;
             drained?;
@@ -213,27 +222,54 @@ impl Pump<'_> {
     }
 
     /// Takes in what was read, and what its announcements say.
-    async fn drain_announced(&mut self) -> Result<(), Ended> {
-        while let Some(asked) = self.drain()? {
+    async fn drain_announced(&mut self, stop: &CancellationToken) -> Result<(), Ended> {
+        while let Some(open) = self.drain()? {
             let client = Arc::clone(&self.client);
             let believed = Arc::clone(self.assembler.believed());
-            let mut timer = tokio::time::interval(REPORT_INTERVAL);
-            let reading = announce::read(&client, asked, &believed);
-            tokio::pin!(reading);
-            let row = loop {
-                tokio::select! {
-                    row = &mut reading => break row,
-                    _ = timer.tick() => self.report(false).await?,
+            match open {
+                Open::Announcement(asked) => {
+                    let reading = announce::read(&client, asked, &believed);
+                    let Some(row) = self.reporting(reading, stop).await? else {
+                        return Ok(());
+                    };
+                    self.assembler.announced(asked.id, row)?;
                 }
-            };
-            let row = row.map_err(|error| unread(&error))?;
-            self.assembler.announced(asked.id, row)?;
+                Open::Strangers(unknown) => {
+                    // Seldom, and large.
+                    let reading = Box::pin(introduce::read(&client, &unknown, &believed));
+                    let Some(found) = self.reporting(reading, stop).await? else {
+                        return Ok(());
+                    };
+                    if let Assembled::Committed { end_lsn, commit } =
+                        self.assembler.introduced(found)?
+                    {
+                        self.committed(end_lsn, commit);
+                    }
+                }
+            }
         }
         Ok(())
     }
 
-    /// Takes in what was read, until too much waits for the archive, or up to an announcement.
-    fn drain(&mut self) -> Result<Option<Asked>, Ended> {
+    /// Tells the server that we are there while the catalog is read; nothing when the session ends.
+    async fn reporting<T>(
+        &mut self,
+        reading: impl Future<Output = Result<T, AnnounceError>>,
+        stop: &CancellationToken,
+    ) -> Result<Option<T>, Ended> {
+        let mut timer = tokio::time::interval(REPORT_INTERVAL);
+        tokio::pin!(reading);
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return Ok(None),
+                read = &mut reading => return read.map(Some).map_err(|error| unread(&error)),
+                _ = timer.tick() => self.report(false).await?,
+            }
+        }
+    }
+
+    /// Takes in what was read, until too much waits for the archive, or up to something that only the catalog tells.
+    fn drain(&mut self) -> Result<Option<Open>, Ended> {
         while !self.core.must_stop_reading() {
             let Some(message) = self.stream.next().map_err(ended)? else {
                 return Ok(None);
@@ -246,7 +282,10 @@ impl Pump<'_> {
                         })?;
                     match self.assembler.take(message)? {
                         Assembled::Quiet => {}
-                        Assembled::Announced(asked) => return Ok(Some(asked)),
+                        Assembled::Announced(asked) => {
+                            return Ok(Some(Open::Announcement(asked)));
+                        }
+                        Assembled::Strange(unknown) => return Ok(Some(Open::Strangers(unknown))),
                         Assembled::Committed { end_lsn, commit } => self.committed(end_lsn, commit),
                     }
                 }

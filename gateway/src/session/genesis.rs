@@ -182,7 +182,13 @@ async fn keep_snapshot(
     slot: &CreatedSlot,
 ) -> Result<(Client, String), Ended> {
     let keeper = client(sessions, stream).await?;
-    let shared = snapshot::keep(&keeper, &slot.snapshot_name)
+    let waits = |transactions: &str| {
+        sessions.state.set_phase(Phase::Copying(CopyProgress {
+            waiting: Some(snapshot::waits(transactions)),
+            ..CopyProgress::default()
+        }));
+    };
+    let shared = snapshot::keep(&keeper, &slot.snapshot_name, waits)
         .await
         .map_err(|error| Ended::Retry(chain(&error)))?;
     Ok((keeper, shared))

@@ -8,6 +8,7 @@ use tokio_postgres::Client;
 
 use crate::assemble::{Assembled, Assembler};
 use crate::ddl::announce::{self, AnnounceError};
+use crate::ddl::introduce;
 use crate::halt::HaltReason;
 use crate::pg::pgoutput;
 use crate::pg::walsender::{WalError, WalMessage, WalStream};
@@ -56,15 +57,32 @@ pub(super) async fn prove(
                     detail: error.to_string(),
                 })
             })?;
-            let assembled = again.take(message).map_err(ProofError::Differs)?;
-            if let Assembled::Announced(asked) = assembled {
-                let row = announce::read(client, asked, again.believed()).await;
+            let mut assembled = again.take(message).map_err(ProofError::Differs)?;
+            if let Assembled::Announced(asked) = &assembled {
+                let row = announce::read(client, *asked, again.believed()).await;
                 again
                     .announced(asked.id, row.map_err(ProofError::Announce)?)
                     .map_err(ProofError::Differs)?;
             }
+            if let Assembled::Strange(unknown) = &assembled {
+                // Seldom, and large.
+                let found = Box::pin(introduce::read(client, unknown, again.believed())).await;
+                assembled = again
+                    .introduced(found.map_err(ProofError::Announce)?)
+                    .map_err(ProofError::Differs)?;
+            }
             // Its frames are only counted and chained; a transaction larger than memory passes.
             drop(again.writer().take());
+            if let Assembled::Committed {
+                commit: None,
+                end_lsn,
+            } = assembled
+                && end_lsn == last.end_lsn
+                && again.is_provisional()
+            {
+                // What it announced, or whom it had rows of, is gone by now: it says nothing this time.
+                return Ok(());
+            }
             if let Assembled::Committed {
                 commit: Some(commit),
                 ..

@@ -6,7 +6,8 @@ DECLARE
     reached oid[] := named;
     ever_logged oid[] := ARRAY(SELECT a.oid FROM unnest(altered) AS a(oid) WHERE a.oid <> ALL(created));
 BEGIN
-    IF NOT EXISTS (SELECT FROM pg_publication) THEN
+    IF current_setting('transaction_isolation') NOT IN ('repeatable read', 'serializable')
+        AND NOT EXISTS (SELECT FROM pg_publication) THEN
         RETURN '{}';
     END IF;
     IF cardinality(altered) > 0 THEN

@@ -1,8 +1,8 @@
 
--- What every document of facts begins with, and the facts of the relations.
+-- What every document of facts begins with, and the facts of the relations. `seen` is what was seen when it was looked up
+-- which ones these are, or less: in READ COMMITTED each statement may see more.
 DECLARE
-    -- The function is stable: everything in it sees this.
-    facts jsonb := jsonb_build_object('v', 1, 'tag', tag, 'snapshot', pg_current_snapshot()::text);
+    facts jsonb := jsonb_build_object('v', 1, 'tag', tag, 'snapshot', seen);
     relations jsonb;
     types jsonb;
     own jsonb;

@@ -2,6 +2,8 @@
 -- Tells what a command may have changed of what is published. Works from what the command names, takes no lock and
 -- reads no table of ours, so that it fails and waits nowhere that the command itself would not.
 DECLARE
+    -- The first that is looked at: what follows shows no less.
+    seen text := pg_current_snapshot()::text;
     named oid[];
     altered oid[];
     created oid[];
@@ -79,7 +81,8 @@ BEGIN
     IF cardinality(named) + cardinality(types) > 0 THEN
         shown := rindle._concerned(named, types, altered, coalesce(created, '{}'));
     END IF;
-    IF NOT EXISTS (SELECT FROM pg_publication) THEN
+    IF current_setting('transaction_isolation') NOT IN ('repeatable read', 'serializable')
+        AND NOT EXISTS (SELECT FROM pg_publication) THEN
         schemas := NULL;
         retyped := NULL;
     END IF;
@@ -87,7 +90,7 @@ BEGIN
         AND schemas IS NULL AND retyped IS NULL THEN
         RETURN;
     END IF;
-    facts := rindle._facts(tg_tag, shown);
+    facts := rindle._facts(tg_tag, shown, seen);
     -- A transaction that is not seen yet may publish a table in such a schema, or one with a column of such a type.
     IF schemas IS NOT NULL THEN
         facts := facts || jsonb_build_object('schemas', (SELECT jsonb_agg(jsonb_build_array(n.oid::int8, n.nspname)

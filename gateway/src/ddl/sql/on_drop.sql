@@ -1,6 +1,7 @@
 
 -- Whether what is gone was published cannot be asked any more: it is told when it may have been.
 DECLARE
+    seen text := pg_current_snapshot()::text;
     tables oid[];
     indexes oid[];
     stripped oid[];
@@ -40,7 +41,7 @@ BEGIN
     IF NOT publications AND cardinality(shown) = 0 AND cardinality(dropped) = 0 THEN
         RETURN;
     END IF;
-    facts := rindle._facts(tg_tag, shown);
+    facts := rindle._facts(tg_tag, shown, seen);
     IF cardinality(dropped) > 0 THEN
         facts := facts || jsonb_build_object('dropped', (SELECT jsonb_agg(d.oid::int8 ORDER BY d.oid)
             FROM unnest(dropped) AS d(oid)));

@@ -2,13 +2,14 @@
 -- The table is copied anew from this transaction on: an operator wants it, or the gateway saw that it must be. Its facts
 -- say what was seen, so that the same is not seen again.
 DECLARE
+    seen text := pg_current_snapshot()::text;
     made int8;
 BEGIN
     IF NOT EXISTS (SELECT FROM rindle._published(ARRAY[relation::oid], '{}')) THEN
         RAISE EXCEPTION 'no publication publishes %', relation
             USING ERRCODE = 'undefined_object', HINT = 'Name a published table: SELECT * FROM pg_publication_tables.';
     END IF;
-    made := rindle._append(rindle._facts('RESYNC', rindle._concerned(ARRAY[relation::oid], '{}', '{}', '{}'))
+    made := rindle._append(rindle._facts('RESYNC', rindle._concerned(ARRAY[relation::oid], '{}', '{}', '{}'), seen)
         || jsonb_build_object('resync', jsonb_build_array(relation::oid::int8)));
     IF made IS NULL THEN
         RAISE EXCEPTION 'this database is a copy of one that was prepared'

@@ -376,6 +376,26 @@ impl Facts {
         top.filter(|top| self.publication.via_root && relation.kind != 'p' && *top != relation.oid)
     }
 
+    /// Tables that are there `now` in schemas that it publishes, and of which it knows nothing.
+    pub fn newcomers(&self, now: &Facts) -> BTreeSet<Oid> {
+        let tops = now.relations.keys().filter_map(|oid| now.top(*oid));
+        let is_new = |oid: &Oid| {
+            let relation = now.relations.get(oid);
+            relation.is_some_and(|it| self.publication.schemas.contains(&it.namespace))
+                && !self.relations.contains_key(oid)
+        };
+        tops.filter(is_new).collect()
+    }
+
+    /// The facts but for some tables, with all that is in their trees.
+    #[must_use]
+    pub fn without(&self, tables: &BTreeSet<Oid>) -> Facts {
+        let mut facts = self.clone();
+        let stays = |oid: &Oid| self.top(*oid).is_none_or(|top| !tables.contains(&top));
+        facts.relations.retain(|oid, _| stays(oid));
+        facts
+    }
+
     /// Tables of the mirror that have another file `now`, or a partition of which has: the stream tells nothing of a TRUNCATE
     /// of a partition that is sent as its root. With `all` not only those of which the stream may not tell.
     pub fn refiled(&self, now: &Facts, all: bool) -> BTreeSet<Oid> {
