@@ -315,6 +315,15 @@ impl Maker<'_> {
             return one(format!("drop index {}", self.rng.pick(&table.indexes)));
         }
         let (first, second) = (self.column(&table)?, self.column(&table)?);
+        // Postgres waits for whoever alters a row type while it holds a page of such an index, and no timeout ends that: one
+        // task that drives both sessions would wait for ever.
+        let is_of_rows = |column: &Column| {
+            let of = column.of.trim_end_matches("[]");
+            self.state.of_type(of).is_some_and(|it| it.kind == "c")
+        };
+        if is_of_rows(&first) || is_of_rows(&second) {
+            return None;
+        }
         let more = match first.name == second.name {
             true => String::new(),
             false => format!(", {}", second.name),

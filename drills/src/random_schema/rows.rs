@@ -60,12 +60,8 @@ impl Maker<'_> {
     }
 
     fn value_of_type(&mut self, of: &str, salt: u64) -> Option<String> {
-        let full = if of.contains('.') {
-            of.to_owned()
-        } else {
-            format!("public.{of}")
-        };
-        let found = self.state.of_type(&full)?;
+        let found = self.state.of_type(of)?;
+        let full = &found.name;
         Some(match found.kind.as_str() {
             "e" => format!("'{}'::{full}", self.rng.pick(&found.labels)),
             "d" => format!("(n + {salt}) % 30000"),

@@ -78,8 +78,10 @@ impl State {
         Ok(serde_json::from_str(&text)?)
     }
 
-    pub fn of_type(&self, name: &str) -> Option<&Type> {
-        self.types.iter().find(|it| it.name == name)
+    /// The type that a column is of, as Postgres writes it: without its schema in `public`.
+    pub fn of_type(&self, of: &str) -> Option<&Type> {
+        let is_it = |it: &&Type| it.name == of || it.name.strip_prefix("public.") == Some(of);
+        self.types.iter().find(is_it)
     }
 
     pub fn leaves<'a>(&'a self, root: &'a Table) -> impl Iterator<Item = &'a Table> {
