@@ -1,7 +1,7 @@
 //! What a message of the stream announces: the row that proves it, and facts that it could not see.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rindle_proto::ids::Oid;
 use tokio_postgres::error::SqlState;
@@ -10,7 +10,7 @@ use tokio_postgres::{Client, Row};
 use super::believed::Believed;
 use super::former::{Doubt, View};
 use crate::pg::catalog::{self, CatalogError, Patch, PublicationFacts, RelationFacts};
-use crate::pg::snapshot::{self, ShownError};
+use crate::pg::snapshot::{self, Patience, ShownError};
 
 /// Only the definer of the capture functions writes these rows, in the transaction that emits the message.
 const ROW: &str = "SELECT xid::text, facts::text FROM rindle.published_schema WHERE id = $1";
@@ -20,12 +20,8 @@ const ROW: &str = "SELECT xid::text, facts::text FROM rindle.published_schema WH
 const COMMITTING: &str = "SELECT EXISTS (SELECT FROM pg_catalog.pg_locks \
     WHERE locktype = 'transactionid' AND mode = 'ExclusiveLock' AND transactionid = $1::text::xid)";
 
-/// Pause between the first two looks at a transaction that is committing; twice as long each time, up to the other.
-const PAUSE: Duration = Duration::from_millis(2);
+/// The longest pause between two looks at a transaction that is committing.
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
-
-/// After so long it is told what the stream waits for.
-const TOLD_AFTER: Duration = Duration::from_secs(5);
 
 /// A message of the stream that announces something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,39 +139,15 @@ pub async fn read(
 /// # Errors
 /// When Postgres cannot be asked.
 pub(super) async fn until_visible(client: &Client, xid: u32) -> Result<(), AnnounceError> {
-    let mut patience = Patience::new(xid);
+    let mut patience = Patience::new(LONGEST_PAUSE);
     while is_committing(client, xid).await? {
-        patience.pause().await;
+        patience.pause(|| tell(xid)).await;
     }
     Ok(())
 }
 
-/// Waits for a transaction that is committing, and tells when that takes long.
-struct Patience {
-    xid: u32,
-    begun: Instant,
-    pause: Duration,
-    is_told: bool,
-}
-
-impl Patience {
-    fn new(xid: u32) -> Self {
-        Self {
-            xid,
-            begun: Instant::now(),
-            pause: PAUSE,
-            is_told: false,
-        }
-    }
-
-    async fn pause(&mut self) {
-        if !self.is_told && self.begun.elapsed() >= TOLD_AFTER {
-            self.is_told = true;
-            tracing::warn!("the stream is {}", snapshot::waits(&self.xid.to_string()));
-        }
-        tokio::time::sleep(self.pause).await;
-        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
-    }
+fn tell(xid: u32) {
+    tracing::warn!("the stream is {}", snapshot::waits(&xid.to_string()));
 }
 
 async fn is_committing(client: &Client, xid: u32) -> Result<bool, AnnounceError> {
@@ -184,7 +156,7 @@ async fn is_committing(client: &Client, xid: u32) -> Result<bool, AnnounceError>
 }
 
 async fn committed_row(client: &Client, id: i64, xid: u32) -> Result<Option<Row>, AnnounceError> {
-    let mut patience = Patience::new(xid);
+    let mut patience = Patience::new(LONGEST_PAUSE);
     loop {
         // Asked before the row is read: whatever is not committing then, is seen by the query after it.
         let committing = is_committing(client, xid).await?;
@@ -198,7 +170,7 @@ async fn committed_row(client: &Client, id: i64, xid: u32) -> Result<Option<Row>
         if row.is_some() || !committing {
             return Ok(row);
         }
-        patience.pause().await;
+        patience.pause(|| tell(xid)).await;
     }
 }
 

@@ -19,7 +19,7 @@ WHERE held.locktype = 'transactionid' AND held.mode = 'ExclusiveLock' AND held.g
 
 const SHOWN: &str = "SELECT pg_catalog.pg_current_snapshot()::text";
 
-/// Between the first two looks; twice as long each time, up to the other.
+/// Between the first two looks, and at most for a copy.
 const PAUSE: Duration = Duration::from_millis(2);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
@@ -81,18 +81,46 @@ pub async fn shown(client: &Client) -> Result<Snapshot, ShownError> {
 }
 
 async fn until_ended(client: &Client, tell: impl Fn(&str)) -> Result<(), Error> {
-    let (begun, mut is_told, mut pause) = (Instant::now(), false, PAUSE);
+    let mut patience = Patience::new(LONGEST_PAUSE);
     loop {
         let ending: String = client.query_one(ENDING, &[]).await?.try_get(0)?;
         if ending.is_empty() {
             return Ok(());
         }
-        if !is_told && begun.elapsed() >= TOLD_AFTER {
-            is_told = true;
+        let told = || {
             tracing::warn!("a copy is {}", waits(&ending));
             tell(&ending);
+        };
+        patience.pause(told).await;
+    }
+}
+
+/// Waits between looks at something that ends by itself, and has it told once when that takes long.
+#[derive(Debug)]
+pub(crate) struct Patience {
+    begun: Instant,
+    pause: Duration,
+    longest: Duration,
+    is_told: bool,
+}
+
+impl Patience {
+    /// The first pause is short; each is twice as long as the one before, up to `longest`.
+    pub(crate) fn new(longest: Duration) -> Self {
+        Self {
+            begun: Instant::now(),
+            pause: PAUSE,
+            longest,
+            is_told: false,
         }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+
+    pub(crate) async fn pause(&mut self, tell: impl FnOnce()) {
+        if !self.is_told && self.begun.elapsed() >= TOLD_AFTER {
+            self.is_told = true;
+            tell();
+        }
+        tokio::time::sleep(self.pause).await;
+        self.pause = (self.pause * 2).min(self.longest);
     }
 }
