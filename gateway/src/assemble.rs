@@ -237,6 +237,7 @@ impl Assembler {
                 *rewritten.entry(oid).or_default() |= reason;
             }
         }
+        self.believed.make_way(&mut patch);
         let around = Around {
             final_lsn: txn.final_lsn,
             strangers: &txn.strangers,

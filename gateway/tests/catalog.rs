@@ -220,12 +220,12 @@ async fn lists_filters_schemas_and_roots_are_honoured() {
         snapshot: "3:3:".parse().unwrap(),
     };
     let believed = Believed::new(first, schema);
-    assert_eq!(believed.difference(&facts), None);
+    assert_eq!(believed.differences(&facts), []);
     sql.batch_execute("ALTER TABLE listed ADD c int; ALTER TABLE part DETACH PARTITION part1")
         .await
         .unwrap();
     let now = catalog::read_facts(&ours, "schemas").await.unwrap();
-    let found = believed.difference(&now).unwrap();
+    let found = believed.differences(&now).remove(0);
     assert_eq!(
         (&*found.object, &*found.detail),
         ("public.listed", "column \"c\" is new")

@@ -69,6 +69,8 @@ pub struct Learned {
 /// Something that the catalog says and nothing announced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
+    /// Of which table, where it is one's own.
+    pub table: Option<Oid>,
     /// Of what.
     pub object: String,
     /// What is other than believed.
@@ -361,10 +363,32 @@ impl Believed {
             .collect()
     }
 
-    /// What the catalog says otherwise, in a way that rows would show, if anything is.
-    pub fn difference(&self, now: &Facts) -> Option<Difference> {
-        let (object, detail) = unannounced(self, now)?;
-        Some(Difference { object, detail })
+    /// What the catalog says otherwise, in a way that rows would show.
+    pub fn differences(&self, now: &Facts) -> Vec<Difference> {
+        unannounced(self, now)
+    }
+
+    /// It waits for its first copy: nothing of it was ever shown, so whatever it was can still be told anew.
+    pub fn is_young(&self, oid: Oid) -> bool {
+        let mut here = self.schema.tables.iter().filter(|it| it.oid == oid);
+        here.next().is_some_and(|it| it.waiting.is_some()) && here.next().is_none()
+    }
+
+    /// Two tables cannot have one name. Where `patch` gives one to another table, a young one of which it says nothing lost
+    /// it, and nothing told: it was renamed or dropped while its schema was being published. It goes; the audit finds it
+    /// again if it is still there.
+    pub fn make_way(&self, patch: &mut Patch) {
+        let lost = |named: &RelationFacts| {
+            let mut tables = self.schema.tables.iter();
+            let table = tables.find(|it| {
+                it.oid != named.oid && (&it.schema, &it.name) == (&named.schema, &named.name)
+            });
+            table.map(|table| table.oid)
+        };
+        let lost: BTreeSet<Oid> = patch.relations.iter().filter_map(lost).collect();
+        let goes = |oid: &Oid| self.is_young(*oid) && !patch.names(*oid);
+        let gone: Vec<Oid> = lost.into_iter().filter(goes).collect();
+        patch.dropped.extend(gone);
     }
 
     /// Somebody who reads the catalog under `snapshot` misses something that the stream told already.

@@ -6,13 +6,13 @@ use rindle_proto::change::SchemaChange;
 use rindle_proto::ids::FinalLsn;
 use rindle_proto::schema::Table;
 
-use super::believed::{Around, Believed};
+use super::believed::{Around, Believed, Difference};
 use super::plan::{Planner, Reasons};
 use crate::halt::HaltReason;
 use crate::pg::catalog::{Facts, Patch};
 
-/// What is not as `believed` in a way that rows would show, if anything is: what no message announced.
-pub(super) fn unannounced(believed: &Believed, now: &Facts) -> Option<(String, String)> {
+/// What is not as `believed` in a way that rows would show: what no message announced.
+pub(super) fn unannounced(believed: &Believed, now: &Facts) -> Vec<Difference> {
     let around = Around {
         final_lsn: FinalLsn(rindle_proto::ids::Lsn(0)),
         strangers: &BTreeSet::new(),
@@ -21,12 +21,37 @@ pub(super) fn unannounced(believed: &Believed, now: &Facts) -> Option<(String, S
     };
     let reasons = Reasons::new(&believed.facts, now, &Patch::default(), around);
     let planned = Planner::new(believed, now.clone(), reasons, around.final_lsn).plan();
-    let changes = match planned {
-        Ok(learned) => learned.changes,
-        Err(HaltReason::SchemaRefused { object, detail }) => return Some((object, detail)),
-        Err(reason) => return Some((believed.facts.publication.name.clone(), reason.to_string())),
+    let refused = |object: String, detail: String| Difference {
+        table: None,
+        object,
+        detail,
     };
-    changes.iter().find_map(|change| told(believed, change))
+    match planned {
+        Ok(learned) => {
+            let changes = learned.changes.iter();
+            changes
+                .filter_map(|change| difference(believed, change))
+                .collect()
+        }
+        Err(HaltReason::SchemaRefused { object, detail }) => vec![refused(object, detail)],
+        Err(reason) => vec![refused(
+            believed.facts.publication.name.clone(),
+            reason.to_string(),
+        )],
+    }
+}
+
+fn difference(believed: &Believed, change: &SchemaChange) -> Option<Difference> {
+    let (object, detail) = told(believed, change)?;
+    let table = match change {
+        SchemaChange::CreateTable { table } => Some(table.oid),
+        change => believed.schema.table(change.table()).map(|it| it.oid),
+    };
+    Some(Difference {
+        table,
+        object,
+        detail,
+    })
 }
 
 /// A change of which rows would tell, in words.

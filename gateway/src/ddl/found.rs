@@ -54,7 +54,7 @@ SELECT to_jsonb(NOT EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid 
         WHERE n.nspname = 'rindle' AND c.relname = 'published_schema'
             AND NOT (has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT')))
     AND NOT EXISTS (SELECT FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
-        WHERE n.nspname = 'rindle' AND p.proname IN ('copied', 'resync') AND NOT has_function_privilege(p.oid, 'EXECUTE')))::text";
+        WHERE n.nspname = 'rindle' AND p.proname IN ('copied', 'retell', 'forget') AND NOT has_function_privilege(p.oid, 'EXECUTE')))::text";
 
 /// The ledger, where the role may read it.
 const LEDGER_READABLE: &str = "

@@ -142,7 +142,7 @@ macro_rules! sql {
 }
 
 /// Called before caller, so that each can be made when its turn comes.
-pub(crate) const FUNCTIONS: [Function; 19] = [
+pub(crate) const FUNCTIONS: [Function; 20] = [
     step("_is_home", ["", ""], "boolean", sql!("is_home")),
     query(
         "_relations",
@@ -242,6 +242,13 @@ pub(crate) const FUNCTIONS: [Function; 19] = [
         "bigint",
         Caller::Granted,
         sql!("resync"),
+    ),
+    entry(
+        "retell",
+        ["relations oid[]", "oid[]"],
+        "bigint",
+        Caller::Granted,
+        sql!("retell"),
     ),
     entry(
         "forget",

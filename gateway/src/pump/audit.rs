@@ -50,7 +50,7 @@ pub(super) async fn run(
         }
         match audit(&sessions, &endpoint, &live, capture).await {
             Ok(None) => {}
-            Ok(Some(Found::Unannounced(Difference { object, detail }))) => {
+            Ok(Some(Found::Unannounced(Difference { object, detail, .. }))) => {
                 let reason = HaltReason::SchemaChanged {
                     table: object,
                     detail,
@@ -59,11 +59,7 @@ pub(super) async fn run(
                 let _gone = halts.send(reason).await;
                 return;
             }
-            Ok(Some(Found::Untold(why, tables))) => {
-                for (table, name) in &tables {
-                    copy_anew(&endpoint, *table, name, why).await;
-                }
-            }
+            Ok(Some(Found::Untold(why, relations))) => retell(&endpoint, why, &relations).await,
             Err(error) => tracing::debug!(error, "no audit of the catalog"),
         }
     }
@@ -74,7 +70,7 @@ pub(super) async fn run(
 enum Found {
     /// A schema change.
     Unannounced(Difference),
-    /// Tables that must be copied, and their names.
+    /// Relations of which it must still tell, and their names; their tables must be copied.
     Untold(Why, BTreeMap<Oid, String>),
 }
 
@@ -83,8 +79,8 @@ enum Found {
 enum Why {
     /// They have another file, of which the stream may not have told why.
     Refiled,
-    /// Made in a schema while somebody else was publishing it: neither saw the other.
-    New,
+    /// Made, altered or dropped while somebody else was publishing their schema: neither saw the other.
+    Unseen,
 }
 
 impl Why {
@@ -93,7 +89,7 @@ impl Why {
             Why::Refiled => {
                 "the table, or a partition that is sent as its root, has another file, and the stream does not tell why"
             }
-            Why::New => "the table is in a published schema, and nothing announced it",
+            Why::Unseen => "the table was never shown, and nothing announced it, or what it is now",
         }
     }
 }
@@ -109,46 +105,53 @@ enum Capture {
 
 impl Found {
     fn between(believed: &Believed, facts: &Facts, capture: Capture) -> Option<Found> {
-        let untold = |why: Why, tables: BTreeSet<Oid>, named: &Facts| {
-            let named = |oid: Oid| (oid, name_of(named, oid));
-            let tables: BTreeMap<Oid, String> = tables.into_iter().map(named).collect();
-            (!tables.is_empty()).then_some(Found::Untold(why, tables))
+        let untold = |why: Why, relations: BTreeSet<Oid>| {
+            let named = |oid: Oid| (oid, name_of([facts, &believed.facts], oid));
+            let relations: BTreeMap<Oid, String> = relations.into_iter().map(named).collect();
+            (!relations.is_empty()).then_some(Found::Untold(why, relations))
         };
-        let new = believed.facts.newcomers(facts);
-        // Whatever else differs is told first.
-        let others = facts.without(&new);
-        let unannounced = believed.difference(&others).map(Found::Unannounced);
-        unannounced
-            .or_else(|| untold(Why::New, new, facts))
-            .or_else(|| {
-                let all = capture == Capture::Wanting;
-                let refiled = believed.facts.refiled(facts, all);
-                untold(Why::Refiled, refiled, &believed.facts)
-            })
+        let mut unseen = believed.facts.newcomers(facts);
+        for difference in believed.differences(&facts.without(&unseen)) {
+            match difference.table.filter(|table| believed.is_young(*table)) {
+                // Whatever else differs is told first.
+                None => return Some(Found::Unannounced(difference)),
+                Some(table) => {
+                    let trees = [facts, &believed.facts].map(|it| it.only(&[table]));
+                    let relations = trees.into_iter().flat_map(|it| it.relations.into_keys());
+                    unseen.extend(relations);
+                }
+            }
+        }
+        untold(Why::Unseen, unseen).or_else(|| {
+            let all = capture == Capture::Wanting;
+            untold(Why::Refiled, believed.facts.refiled(facts, all))
+        })
     }
 }
 
-fn name_of(facts: &Facts, oid: Oid) -> String {
-    let relation = facts.relations.get(&oid);
+fn name_of<const N: usize>(known: [&Facts; N], oid: Oid) -> String {
+    let relation = known.iter().find_map(|facts| facts.relations.get(&oid));
     relation.map(RelationFacts::full_name).unwrap_or_default()
 }
 
-/// Has a table copied anew, by an announcement in the stream like any other.
-async fn copy_anew(endpoint: &Endpoint, oid: Oid, table: &str, why: Why) {
+/// Has relations told, and their tables copied anew, by an announcement in the stream like any other.
+async fn retell(endpoint: &Endpoint, why: Why, relations: &BTreeMap<Oid, String>) {
+    let oids: Vec<u32> = relations.keys().map(|oid| oid.0).collect();
+    let names: Vec<&String> = relations.values().collect();
     let asked = async {
         let client = conn::connect(endpoint, "rindle-gateway audit")
             .await
             .map_err(|error| chain(&error))?;
         client
-            .query_one("SELECT rindle.resync($1::oid::regclass)", &[&oid.0])
+            .query_one("SELECT rindle.retell($1::oid[])", &[&oids])
             .await
             .map_err(|error| chain(&error))
             .map(drop)
     };
     match asked.await {
-        Ok(()) => tracing::info!(table, "{}: it is copied anew", why.words()),
+        Ok(()) => tracing::info!(tables = ?names, "{}: it is copied anew", why.words()),
         Err(error) => tracing::warn!(
-            table,
+            tables = ?names,
             error,
             "{}, and it cannot be copied anew; it is tried again in a minute: look at the error, and at rindle pg preflight",
             why.words()
@@ -172,7 +175,7 @@ fn uncovered(facts: &Facts) -> Vec<String> {
              of them alone is not in the stream: {named}{more}; it is found within a minute, and the table copied anew; \
              ALTER PUBLICATION {publication} SET (publish_via_partition_root = false) sends each by itself",
             publication = quote_ident(&facts.publication.name),
-            table = name_of(facts, top),
+            table = name_of([facts], top),
             named = named.join(", "),
         )
     };

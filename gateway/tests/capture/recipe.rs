@@ -195,7 +195,7 @@ async fn the_gateways_role_gets_what_it_needs_and_no_more() {
     let wanted = [
         "EXECUTE ON FUNCTION rindle.copied(jsonb)",
         "EXECUTE ON FUNCTION rindle.forget(bigint)",
-        "EXECUTE ON FUNCTION rindle.resync(regclass)",
+        "EXECUTE ON FUNCTION rindle.retell(oid[])",
         "SELECT ON public.a",
         "SELECT ON rindle.ledger",
         "SELECT ON rindle.published_schema",
@@ -221,12 +221,11 @@ async fn the_gateways_role_gets_what_it_needs_and_no_more() {
         [json!({"copied": {"attempt": 1}})]
     );
     // The audit has tables copied anew, and takes away what nobody reads any more.
-    run(&gate, "SELECT rindle.resync('public.a'), rindle.forget(0)").await;
+    let audit = "SELECT rindle.retell('{public.a}'::regclass[]::oid[]), rindle.forget(0)";
+    run(&gate, audit).await;
     let other = server.session("SET SESSION AUTHORIZATION other").await;
-    let refused = other
-        .batch_execute("SELECT rindle.copied('{}')")
-        .await
-        .unwrap_err();
+    let refused = other.batch_execute("SELECT rindle.copied('{}')").await;
+    let refused = refused.unwrap_err();
     assert_eq!(refused.code().unwrap().code(), "42501");
     // Who may not read the ledger still learns of the rest.
     run(&sql, "ALTER EVENT TRIGGER rindle_on_ddl DISABLE").await;

@@ -1,6 +1,5 @@
 
--- The table is copied anew from this transaction on: an operator wants it, or the gateway saw that it must be. Its facts
--- say what was seen, so that the same is not seen again.
+-- The table is copied anew from this transaction on: an operator wants it.
 DECLARE
     seen text := pg_current_snapshot()::text;
     made int8;

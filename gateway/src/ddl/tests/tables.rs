@@ -324,3 +324,42 @@ fn h7_a_column_that_becomes_a_domain_or_ceases_to_be_one_is_copied() {
         );
     }
 }
+
+/// T + 1 was published as `public.late` and waits; somebody renamed it, made another one of that name, and nobody told.
+#[test]
+fn b3_a_young_table_makes_way_for_one_that_has_its_name() {
+    let late = |oid: u32| RelationFacts {
+        name: "late".to_owned(),
+        ..relation(oid)
+    };
+    let publication = PublicationFacts {
+        tables: [T, T + 1, T + 2].map(|oid| member(Oid(oid))).to_vec(),
+        ..one().facts.publication
+    };
+    let announced = |rel: RelationFacts| Patch {
+        publications: Some(vec![publication.clone()]),
+        ..patch(vec![rel])
+    };
+    let believed = Scene::default()
+        .learn(&one(), &announced(late(T + 1)))
+        .unwrap()
+        .believed;
+    assert!(believed.is_young(Oid(T + 1)) && !believed.is_young(Oid(T)));
+    let mut said = announced(late(T + 2));
+    believed.make_way(&mut said);
+    assert_eq!(said.dropped, [Oid(T + 1)]);
+    let next = Scene::default().learn(&believed, &said).unwrap().believed;
+    assert!(next.was_mirrored(Oid(T + 1)) && next.is_young(Oid(T + 2)));
+    // What was shown, and what is named itself, does not go.
+    let taken = RelationFacts {
+        name: relation(T).name,
+        ..relation(T + 2)
+    };
+    let mut said = announced(taken);
+    believed.make_way(&mut said);
+    assert_eq!(said.dropped, []);
+    let mut said = announced(late(T + 2));
+    said.relations.push(relation(T + 1));
+    believed.make_way(&mut said);
+    assert_eq!(said.dropped, []);
+}

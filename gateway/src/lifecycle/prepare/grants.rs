@@ -24,7 +24,7 @@ tree(oid) AS (SELECT oid FROM named UNION SELECT i.inhrelid FROM tree t
 held AS (SELECT c.oid, c.relname, c.relnamespace, n.nspname FROM tree JOIN pg_class c USING (oid)
     JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind = 'r' AND n.nspname <> 'rindle'),
 -- What the role needs of ours: to know what is in the ledger, to read what was announced and take it away again,
--- to say what was copied, and what must be.
+-- to say what was copied, and what nobody told.
 -- USAGE of the schema is its own, for what everybody has may be taken from everybody.
 ours(name, has) AS (VALUES
     ('USAGE ON SCHEMA rindle', (SELECT pg_has_role($1::name, n.nspowner, 'USAGE')
@@ -36,8 +36,8 @@ ours(name, has) AS (VALUES
         has_table_privilege($1::name, to_regclass('rindle.published_schema')::oid, 'SELECT')),
     ('EXECUTE ON FUNCTION rindle.copied(jsonb)',
         has_function_privilege($1::name, to_regprocedure('rindle.copied(jsonb)')::oid, 'EXECUTE')),
-    ('EXECUTE ON FUNCTION rindle.resync(regclass)',
-        has_function_privilege($1::name, to_regprocedure('rindle.resync(regclass)')::oid, 'EXECUTE')),
+    ('EXECUTE ON FUNCTION rindle.retell(oid[])',
+        has_function_privilege($1::name, to_regprocedure('rindle.retell(oid[])')::oid, 'EXECUTE')),
     ('EXECUTE ON FUNCTION rindle.forget(bigint)',
         has_function_privilege($1::name, to_regprocedure('rindle.forget(bigint)')::oid, 'EXECUTE')))
 SELECT DISTINCT format('USAGE ON SCHEMA %I', nspname), NOT has_schema_privilege($1::name, relnamespace, 'USAGE'), false
