@@ -12,6 +12,7 @@ use crate::image::Images;
 use crate::layout::SourceKeys;
 use crate::log::Log;
 use crate::objects::Objects;
+use crate::s3::{Given, S3Settings, S3Store};
 use crate::store::Store;
 
 /// Where the archive lies, as it stands in configuration files.
@@ -27,15 +28,16 @@ pub enum BackupConfig {
     /// A bucket.
     #[serde(rename_all = "camelCase")]
     S3 {
-        /// Name of the bucket.
-        bucket: String,
-        /// Put before every key; nothing by default.
+        /// Name of the bucket; that of the environment by default, as all else.
+        #[serde(default)]
+        bucket: Option<String>,
+        /// Put before every key.
         #[serde(default)]
         prefix: Option<String>,
         /// Another endpoint than that of AWS.
         #[serde(default)]
         endpoint: Option<String>,
-        /// Region; that of the environment by default.
+        /// Region.
         #[serde(default)]
         region: Option<String>,
     },
@@ -46,6 +48,8 @@ pub enum BackupConfig {
 pub struct Archive {
     pub(crate) objects: Objects,
     pub(crate) keys: SourceKeys,
+    /// What the store does with conditions is not known before it was tried.
+    pub(crate) must_be_proved: bool,
 }
 
 impl Archive {
@@ -58,11 +62,34 @@ impl Archive {
             BackupConfig::Filesystem { path } => {
                 Ok(Self::with_store(Arc::new(DirStore::new(path)), source))
             }
-            BackupConfig::S3 { bucket, .. } => Err(ArchiveError::Unsupported {
-                what: format!("this build has no S3 archive yet (bucket {bucket:?})"),
-                next: "use a backup of type \"filesystem\", or a later build",
-            }),
+            BackupConfig::S3 {
+                bucket,
+                prefix,
+                endpoint,
+                region,
+            } => {
+                let given = Given {
+                    bucket: bucket.as_deref(),
+                    prefix: prefix.as_deref(),
+                    endpoint: endpoint.as_deref(),
+                    region: region.as_deref(),
+                };
+                let settings = S3Settings::resolve(&given, |name| std::env::var(name).ok())?;
+                Self::in_bucket(&settings, source)
+            }
         }
+    }
+
+    /// The archive of a source in a bucket. Nothing is asked yet.
+    ///
+    /// # Errors
+    /// When the settings are none that can work.
+    pub fn in_bucket(settings: &S3Settings, source: &SourceName) -> Result<Self, ArchiveError> {
+        let store = Arc::new(S3Store::new(settings)?);
+        Ok(Self {
+            must_be_proved: true,
+            ..Self::with_store(store, source)
+        })
     }
 
     /// The archive of a source in a store of the caller's.
@@ -70,6 +97,7 @@ impl Archive {
         Self {
             objects: Objects(store),
             keys: SourceKeys::new(source),
+            must_be_proved: false,
         }
     }
 

@@ -2,10 +2,12 @@
 //! attempt's CopyDone (rule 19). `proto/README.md`, "Bulk object", is the byte table.
 
 use bytes::Bytes;
-use rindle_proto::body::{Attempt, BulkPart};
+use rindle_proto::body::{Attempt, BulkPart, CopyDone, TxnPart};
 use rindle_proto::codec::Input;
 use rindle_proto::error::DecodeError;
+use rindle_proto::frame::{Frame, FrameKind};
 use rindle_proto::ids::{Digest, Epoch, Generation};
+use rindle_proto::op::{Op, Ops};
 use rindle_proto::schema::TableId;
 use sha2::{Digest as _, Sha256};
 
@@ -290,4 +292,23 @@ fn checksum(header: &[u8]) -> u32 {
     crc.update(&header[..12]);
     crc.update(&header[16..HEADER_BYTES]);
     crc.finalize()
+}
+/// The parts that a frame lists, if it ends a copy.
+pub(crate) fn parts_of(frame: &Frame) -> Result<Option<(Attempt, Vec<BulkPart>)>, String> {
+    let text = |error: DecodeError| error.to_string();
+    match frame.kind {
+        FrameKind::CopyBegin => Ok(None),
+        FrameKind::CopyDone => {
+            let done = CopyDone::decode(&frame.payload).map_err(text)?;
+            Ok(Some((done.attempt, done.parts)))
+        }
+        FrameKind::Txn => {
+            let part = TxnPart::decode(frame).map_err(text)?;
+            match Ops::new(part.ops).next() {
+                Some(Ok(Op::Copied(copied))) => Ok(Some((copied.attempt, copied.parts))),
+                Some(Err(error)) => Err(error.to_string()),
+                Some(Ok(_)) | None => Ok(None),
+            }
+        }
+    }
 }

@@ -11,6 +11,7 @@ use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::SystemTime;
 
 use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
@@ -125,6 +126,18 @@ impl Store for DirStore {
         let expected = expected.cloned();
         self.run("replace", key, move |inner, key| {
             inner.compare_and_set(key, expected.as_ref(), &bytes)
+        })
+    }
+
+    fn modified(&self, key: &Key) -> StoreFuture<'_, Option<SystemTime>> {
+        self.run("read", key, |inner, key| {
+            let Some(file) = inner.open(key)? else {
+                return Ok(None);
+            };
+            let modified = file.metadata().and_then(|it| it.modified());
+            modified
+                .map(Some)
+                .map_err(|error| StoreError::io("read", key, error))
         })
     }
 

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::archive::Archive;
 use crate::error::ArchiveError;
 use crate::objects::{MAX_RECORD_BYTES, Stands, to_json};
+use crate::probe::Proved;
 
 /// Version of the layout and the bytes that this build writes.
 pub const FORMAT: u32 = 1;
@@ -37,6 +38,9 @@ pub struct GenerationRecord {
     pub schema: Schema,
     /// [`FORMAT`] of the build that minted it.
     pub format: u32,
+    /// How its bucket was proved to keep conditions; none in a directory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub proved: Option<Proved>,
 }
 
 impl Archive {
@@ -54,6 +58,24 @@ impl Archive {
             Stands::Mine => Ok(()),
             Stands::Other(_) => Err(ArchiveError::GenerationExists {
                 key: key.to_string(),
+            }),
+        }
+    }
+
+    /// Whether a log may be written for this generation: in a bucket only when it was proved at mint that of racing
+    /// writers one wins. An archive that was copied into a bucket can be read.
+    ///
+    /// # Errors
+    /// When it may not.
+    pub fn may_be_written(&self, record: &GenerationRecord) -> Result<(), ArchiveError> {
+        match self.must_be_proved && record.proved.is_none() {
+            false => Ok(()),
+            true => Err(ArchiveError::Unsupported {
+                what: format!(
+                    "generation {} was not minted in a bucket, so nobody proved that this one keeps conditions",
+                    record.generation
+                ),
+                next: "mint a new generation with rindle pg mint --store s3; this one can still be restored from",
             }),
         }
     }

@@ -21,8 +21,8 @@ pub const SLICE_BYTES: u64 = 64 << 20;
 /// The images of one generation. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Images {
-    objects: Objects,
-    keys: GenerationKeys,
+    pub(crate) objects: Objects,
+    pub(crate) keys: GenerationKeys,
     generation: Generation,
 }
 
@@ -94,6 +94,12 @@ pub enum ImageError {
         /// What is wrong with it.
         what: &'static str,
     },
+    /// Retention is deleting it.
+    #[error("image {image} is being deleted, for newer ones stand; take one of those")]
+    Going {
+        /// Its name.
+        image: String,
+    },
     /// The file changed while it was published.
     #[error("{path} changed while it was read; publish a file that nobody writes to")]
     Changed {
@@ -107,7 +113,7 @@ impl ImageError {
     pub fn kind(&self) -> Kind {
         match self {
             ImageError::Archive(error) => error.kind(),
-            ImageError::File { .. } => Kind::Retry,
+            ImageError::File { .. } | ImageError::Going { .. } => Kind::Retry,
             ImageError::Damaged { .. } => Kind::Corrupt,
             ImageError::Changed { .. } => Kind::Bug,
         }
@@ -139,12 +145,21 @@ impl Images {
         }
     }
 
-    /// The images, highest base first (rule 22). One whose manifest is damaged is left out, with a warning: the
-    /// others still serve.
+    /// The images behind which the log goes on, highest base first (rule 22). One whose manifest is damaged is left out,
+    /// with a warning: the others still serve.
     ///
     /// # Errors
     /// Of the store.
     pub async fn list(&self) -> Result<Vec<ImageInfo>, ImageError> {
+        let mut images = self.all().await?;
+        // Read last: what was trimmed behind an image that is listed was trimmed since.
+        let boundary = crate::boundary::read(&self.objects, &self.keys).await?;
+        images.retain(|image| image.base.segment > boundary.boundary);
+        Ok(images)
+    }
+
+    /// Those too of which the log is trimmed: retention is deleting them.
+    pub(crate) async fn all(&self) -> Result<Vec<ImageInfo>, ImageError> {
         let mut images = Vec::new();
         for id in self.ids().await? {
             match self.open(&id).await {
@@ -201,6 +216,13 @@ impl Images {
 
     pub(crate) fn part_key(&self, image: &ImageInfo, number: u32) -> Key {
         self.keys.image(&image.id).part(number)
+    }
+
+    /// The slices of an image, as far as a listing tells.
+    pub(crate) async fn slice_keys(&self, id: &str) -> Result<Vec<Key>, StoreError> {
+        let keys = self.keys.image(id);
+        let names = self.objects.0.list(&keys.directory(), None).await?;
+        Ok(names.iter().filter_map(|name| keys.slice(name)).collect())
     }
 
     /// What says that an image was proved.

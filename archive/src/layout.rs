@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! {source}/current.json                              pointer, compare-and-set
+//! {source}/probe/{ulid}/{n}                          mint's probe of a bucket, deleted when it ends
 //! {source}/g/{generation}/generation.json            created once, at mint
 //! {source}/g/{generation}/e/{epoch}.json             created once, one a takeover; never deleted
 //! {source}/g/{generation}/log/{segment}.seg          created once, no holes
@@ -9,6 +10,7 @@
 //! {source}/g/{generation}/schema/{seq}.json          created once: what was believed at a commit; a cache
 //! {source}/g/{generation}/images/{segment}-{seq}-{ulid}/{part}.part, manifest.json (last), verified.json
 //! {source}/g/{generation}/boundary.json              compare-and-set: trimmed up to here, and pins
+//! {source}/g/{generation}/clock/{ulid}               written to learn the store's time, and deleted
 //! ```
 
 use std::fmt;
@@ -49,6 +51,15 @@ impl SourceKeys {
     /// Directory of the generations; the names in it are the generations.
     pub(crate) fn generations(&self) -> Key {
         Key(format!("{}/g", self.0))
+    }
+
+    /// Objects of a mint's probe: deleted when it ends.
+    pub(crate) fn probe(&self, id: ulid::Ulid) -> Key {
+        Key(format!("{}/probe/{id}", self.0))
+    }
+
+    pub(crate) fn probed(&self, id: ulid::Ulid, number: u32) -> Key {
+        Key(format!("{}/{number:03}", self.probe(id)))
     }
 
     pub(crate) fn generation(&self, generation: Generation) -> GenerationKeys {
@@ -101,6 +112,11 @@ impl GenerationKeys {
         self.under(&format!("schema/{:020}.json", seq.0))
     }
 
+    /// Written to learn the store's time, and deleted.
+    pub(crate) fn clock(&self, id: ulid::Ulid) -> Key {
+        self.under(&format!("clock/{id}"))
+    }
+
     pub(crate) fn images(&self) -> Key {
         self.under("images")
     }
@@ -121,6 +137,16 @@ pub(crate) struct ImageKeys(String);
 impl ImageKeys {
     pub(crate) fn part(&self, number: u32) -> Key {
         Key(format!("{}/{number:010}.part", self.0))
+    }
+
+    /// A slice by its name; none for anything else that lies there.
+    pub(crate) fn slice(&self, name: &str) -> Option<Key> {
+        name.ends_with(".part")
+            .then(|| Key(format!("{}/{name}", self.0)))
+    }
+
+    pub(crate) fn directory(&self) -> Key {
+        Key(self.0.clone())
     }
 
     pub(crate) fn manifest(&self) -> Key {

@@ -23,6 +23,8 @@
 
 mod archive;
 mod boundary;
+#[cfg(any(test, feature = "bucket-server"))]
+pub mod bucket_server;
 pub mod buffer;
 pub mod bulk;
 pub mod checkpoint;
@@ -36,7 +38,10 @@ pub mod image;
 pub mod layout;
 pub mod log;
 mod objects;
+pub mod probe;
+pub mod prune;
 pub mod reader;
+pub mod s3;
 pub mod scrub;
 pub mod segment;
 pub mod store;
@@ -54,6 +59,7 @@ pub use generation::GenerationRecord;
 pub use image::{ImageBase, ImageError, ImageInfo, Images};
 pub use log::Log;
 pub use reader::{ReadError, ReadFrom, ReadStep, Reader};
+pub use s3::{S3Settings, S3Store};
 pub use segment::{Commit, CommitKind, LastCommit, SegmentHeader};
 pub use takeover::{History, Tail, TakeOverError, Taken};
 pub use writer::{AppendError, Confirmed, NewSegment, Writer};

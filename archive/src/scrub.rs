@@ -4,14 +4,13 @@
 
 use std::time::{Duration, Instant};
 
-use rindle_proto::body::{Attempt, BulkPart, CopyDone, TxnPart};
-use rindle_proto::frame::{Frame, FrameKind, FrameReader};
+use rindle_proto::body::{Attempt, BulkPart};
+use rindle_proto::frame::FrameReader;
 use rindle_proto::ids::{Epoch, Generation, SegmentNo, Seq};
-use rindle_proto::op::{Op, Ops};
 use serde_json::Value;
 
 use crate::archive::Archive;
-use crate::bulk::BulkError;
+use crate::bulk::{BulkError, parts_of};
 use crate::error::{ArchiveError, Kind};
 use crate::image::{ImageError, ImageInfo, Images};
 use crate::layout::{Key, number_of};
@@ -507,25 +506,5 @@ impl Scrub<'_> {
             self.rest().await;
         }
         Ok(())
-    }
-}
-
-/// The parts that a frame lists, if it ends a copy.
-fn parts_of(frame: &Frame) -> Result<Option<(Attempt, Vec<BulkPart>)>, String> {
-    let text = |error: rindle_proto::error::DecodeError| error.to_string();
-    match frame.kind {
-        FrameKind::CopyBegin => Ok(None),
-        FrameKind::CopyDone => {
-            let done = CopyDone::decode(&frame.payload).map_err(text)?;
-            Ok(Some((done.attempt, done.parts)))
-        }
-        FrameKind::Txn => {
-            let part = TxnPart::decode(frame).map_err(text)?;
-            match Ops::new(part.ops).next() {
-                Some(Ok(Op::Copied(copied))) => Ok(Some((copied.attempt, copied.parts))),
-                Some(Err(error)) => Err(error.to_string()),
-                Some(Ok(_)) | None => Ok(None),
-            }
-        }
     }
 }

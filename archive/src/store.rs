@@ -1,11 +1,12 @@
-//! What the archive asks of a store. A directory answers it today; the shape is that of an object store with
-//! conditional writes, where any call may have taken effect although its answer was lost.
+//! What the archive asks of a store: a directory, or a bucket with conditional writes, where any call may have taken
+//! effect although its answer was lost.
 //!
 //! No backend retries by itself: who calls knows what a second attempt may do.
 
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::time::SystemTime;
 
 use bytes::Bytes;
 
@@ -45,6 +46,9 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         expected: Option<&Version>,
         bytes: Bytes,
     ) -> StoreFuture<'_, Swap>;
+
+    /// When an object was last written, by the store's clock: to the second, or finer.
+    fn modified(&self, key: &Key) -> StoreFuture<'_, Option<SystemTime>>;
 
     /// Deletes an object; one that is not there is no error.
     fn delete(&self, key: &Key) -> StoreFuture<'_, ()>;
@@ -105,6 +109,14 @@ pub enum Problem {
     Vanished,
     /// The object is longer than anything that may have this name.
     TooLong,
+    /// The bucket does not know us, or does not let us.
+    Unauthorized,
+    /// There is no such bucket.
+    NoBucket,
+    /// The bucket lies in another region.
+    OtherRegion,
+    /// The store's clock and ours are too far apart for a signature.
+    ClockSkewed,
 }
 
 impl fmt::Display for Problem {
@@ -113,6 +125,15 @@ impl fmt::Display for Problem {
             Problem::Unavailable => "archive unavailable",
             Problem::Vanished => "the directory was here and is gone; mount or move it back",
             Problem::TooLong => "longer than the format allows",
+            Problem::Unauthorized => {
+                "the archive refuses our credentials, or they may not do this; give them s3:GetObject, s3:PutObject, \
+                 s3:DeleteObject and s3:ListBucket; it is tried again"
+            }
+            Problem::NoBucket => {
+                "there is no such bucket; make it, or mend bucket, endpoint and region; it is tried again"
+            }
+            Problem::OtherRegion => "the bucket lies in another region; set region",
+            Problem::ClockSkewed => "the store's clock and this machine's differ; set the clock",
         })
     }
 }
@@ -140,7 +161,12 @@ impl StoreError {
     /// What the caller does about it.
     pub fn kind(&self) -> Kind {
         match self.problem {
-            Problem::Unavailable | Problem::Vanished => Kind::Retry,
+            Problem::Unavailable
+            | Problem::Vanished
+            | Problem::Unauthorized
+            | Problem::NoBucket
+            | Problem::OtherRegion
+            | Problem::ClockSkewed => Kind::Retry,
             Problem::TooLong => Kind::Corrupt,
         }
     }

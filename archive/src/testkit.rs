@@ -3,6 +3,7 @@
 mod source;
 
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::SystemTime;
 
 use bytes::Bytes;
 
@@ -182,6 +183,10 @@ impl Store for FlakyStore {
             self.fault(),
             self.inner.compare_and_set(key, expected, bytes),
         )
+    }
+
+    fn modified(&self, key: &Key) -> StoreFuture<'_, Option<SystemTime>> {
+        self.pass("read", key, self.fault(), self.inner.modified(key))
     }
 
     fn delete(&self, key: &Key) -> StoreFuture<'_, ()> {

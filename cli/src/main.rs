@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn what_later_builds_bring_is_unknown_here() {
-        for unknown in ["backup prune", "backup producer --keep 3"] {
+        for unknown in ["backup prune --all", "backup producer --keep 0"] {
             let line = std::iter::once("rindle").chain(unknown.split(' '));
             assert!(Cli::try_parse_from(line).is_err(), "{unknown}");
         }

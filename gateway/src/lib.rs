@@ -90,7 +90,7 @@ pub async fn choose_generation(
             .join(", ")
     };
     let source = &settings.name;
-    match (wanted, all.as_slice()) {
+    let chosen = match (wanted, all.as_slice()) {
         (Some(id), _) => all.iter().find(|record| record.generation == id).cloned().with_context(|| {
             format!("generation {id} of source {source} is not minted in this archive, which holds: [{}]", list())
         }),
@@ -100,7 +100,9 @@ pub async fn choose_generation(
             "source {source} has several generations and none is current: set generation to one of [{}]",
             list()
         ),
-    }
+    }?;
+    archive.may_be_written(&chosen)?;
+    Ok(chosen)
 }
 
 /// Runs a gateway until told to stop.

@@ -57,7 +57,7 @@ impl Mover<'_> {
             watch.tell_bytes(Step::Proving, at.done_bytes, at.total_bytes);
         };
         let proved = self
-            .wait(self.images.restore(info, &file, told))
+            .wait(self.images.fetch(info, &file, told))
             .and_then(|restored| {
                 restored?;
                 let facts = image::prove(&file)?;

@@ -95,6 +95,7 @@ fn record(source: SourceName, generation: Generation) -> GenerationRecord {
         posture: "fencing".to_owned(),
         minted_at_ms: 0,
         schema: schema(),
+        proved: None,
         format: 1,
     }
 }

@@ -84,11 +84,39 @@ impl Images {
         }
     }
 
+    /// As [`Images::fetch`], for a reader that goes on in the log behind it: retention leaves both alone meanwhile. Whoever
+    /// may only read reserves nothing, and begins again when it loses the image.
+    ///
+    /// # Errors
+    /// Why not; [`ImageError::Going`] when retention is about to delete it.
+    pub async fn restore(
+        &self,
+        image: &ImageInfo,
+        to: &Path,
+        progress: impl FnMut(Progress) + Send,
+    ) -> Result<(), ImageError> {
+        match self.reserve(image).await {
+            Ok(true) => {}
+            Ok(false) => {
+                return Err(ImageError::Going {
+                    image: image.id.clone(),
+                });
+            }
+            Err(error) if error.kind() == Kind::Retry => tracing::info!(
+                image = %image.id,
+                error = %error,
+                "the image is not reserved, for this is not written: should retention take it away, the restore begins again"
+            ),
+            Err(error) => return Err(error),
+        }
+        self.fetch(image, to, progress).await
+    }
+
     /// Writes an image to `to`, which appears whole or not at all and replaces what has that name.
     ///
     /// # Errors
     /// Why not; see [`ImageError`].
-    pub async fn restore(
+    pub async fn fetch(
         &self,
         image: &ImageInfo,
         to: &Path,

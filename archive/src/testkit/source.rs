@@ -4,6 +4,7 @@ use bytes::Bytes;
 use rindle_proto::body::{PgMicros, TxnStart, put_txn_end, put_txn_start};
 use rindle_proto::frame::{FrameFlags, FrameKind, FrameWriter};
 use rindle_proto::ids::{EndLsn, FinalLsn, Generation, Lsn, Position, Timeline};
+use rindle_proto::op;
 use rindle_proto::schema::Schema;
 
 use crate::generation::{FORMAT, GenerationRecord};
@@ -20,6 +21,8 @@ pub struct Source {
     before: Position,
     last_commit: Option<Commit>,
     through_lsn: Lsn,
+    /// Its frames hold operations, and not only text.
+    of_ops: bool,
 }
 
 /// The n-th transaction of every test: its records end at `n * 100`.
@@ -47,6 +50,15 @@ impl Source {
             before: position,
             last_commit: None,
             through_lsn: Lsn(0),
+            of_ops: false,
+        }
+    }
+
+    /// The same, with frames that whoever looks into them can read.
+    pub fn of_ops(position: Position) -> Self {
+        Self {
+            of_ops: true,
+            ..Self::at(position)
         }
     }
 
@@ -72,7 +84,11 @@ impl Source {
         if flags.first {
             put_txn_start(payload, start);
         }
-        payload.extend_from_slice(format!("transaction {} part {part};", txn.0).as_bytes());
+        let text = format!("transaction {} part {part};", txn.0);
+        match self.of_ops {
+            true => op::put_facts(payload, text.as_bytes()),
+            false => payload.extend_from_slice(text.as_bytes()),
+        }
         if flags.last {
             put_txn_end(payload, txn.end_lsn());
         }
@@ -171,5 +187,6 @@ pub fn generation_record(generation: Generation) -> GenerationRecord {
         minted_at_ms: 0,
         schema: Schema::default(),
         format: FORMAT,
+        proved: None,
     }
 }

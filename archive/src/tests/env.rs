@@ -1,14 +1,18 @@
-//! An archive in a temporary directory behind a store that fails on demand.
+//! An archive in a temporary directory, or in the bucket of a real server when `RINDLE_TEST_STORE` is `bucket`, behind a
+//! store that fails on demand.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rindle_proto::ids::{Generation, Position, SegmentNo, Seq, Timeline};
 
+use crate::bucket_server::{BucketServer, Manners};
 use crate::fs::DirStore;
 use crate::layout::{GenerationKeys, Key};
 use crate::log::Log;
 use crate::reader::{ReadError, ReadFrom, ReadStep, Reader};
+use crate::s3::S3Store;
+use crate::store::Store;
 use crate::takeover::Taken;
 use crate::testkit::{FlakyStore, Source, SourceTxn, generation_record};
 use crate::{Archive, Writer};
@@ -16,14 +20,25 @@ use crate::{Archive, Writer};
 pub(super) const ONE: Timeline = Timeline(1);
 
 pub(super) struct Env {
-    directory: tempfile::TempDir,
+    place: Place,
     pub(super) flaky: FlakyStore,
     pub(super) archive: Archive,
     pub(super) log: Log,
 }
 
-impl Env {
-    pub(super) async fn new() -> Self {
+/// Where the objects lie as files.
+enum Place {
+    Directory(tempfile::TempDir),
+    Bucket(BucketServer),
+}
+
+impl Place {
+    async fn new() -> (Self, Arc<dyn Store>) {
+        if std::env::var("RINDLE_TEST_STORE").is_ok_and(|it| it == "bucket") {
+            let server = BucketServer::start(Manners::Careful).await.unwrap();
+            let store = S3Store::new(&server.settings().unwrap()).unwrap();
+            return (Self::Bucket(server), Arc::new(store));
+        }
         // Loops over hundreds of archives wait for the disk only; memory answers the same calls.
         let memory = Path::new("/dev/shm");
         let directory = match memory.is_dir() {
@@ -32,7 +47,14 @@ impl Env {
         }
         .unwrap();
         let store = DirStore::new(&directory.path().join("archive"));
-        let flaky = FlakyStore::new(Arc::new(store));
+        (Self::Directory(directory), Arc::new(store))
+    }
+}
+
+impl Env {
+    pub(super) async fn new() -> Self {
+        let (place, store) = Place::new().await;
+        let flaky = FlakyStore::new(store);
         let archive = Archive::with_store(Arc::new(flaky.clone()), &"app".parse().unwrap());
         archive
             .create_generation(&generation_record(generation()))
@@ -40,7 +62,7 @@ impl Env {
             .unwrap();
         let log = archive.log(generation());
         Self {
-            directory,
+            place,
             flaky,
             archive,
             log,
@@ -57,7 +79,14 @@ impl Env {
     }
 
     pub(super) fn root(&self) -> PathBuf {
-        self.directory.path().join("archive")
+        match &self.place {
+            Place::Directory(directory) => directory.path().join("archive"),
+            Place::Bucket(server) => server.files(),
+        }
+    }
+
+    pub(super) fn is_bucket(&self) -> bool {
+        matches!(self.place, Place::Bucket(_))
     }
 
     pub(super) fn path(&self, key: &Key) -> PathBuf {
@@ -117,6 +146,8 @@ pub(super) fn move_to(from: &Path, to: &Path) {
 /// What a reader was given, less what it was told to discard.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Contents {
+    /// The frame that the reader began behind.
+    pub(super) after: Seq,
     /// Payload texts with the frame's number.
     pub(super) frames: Vec<(Seq, String)>,
     pub(super) discards: usize,
@@ -147,7 +178,8 @@ impl Contents {
         let mut reader = rindle_proto::frame::FrameReader::new();
         reader.push(bytes);
         while let Some(frame) = reader.next_frame().unwrap() {
-            assert_eq!(frame.seq.0, self.frames.len() as u64 + 1, "numbers go on");
+            let next = self.after.0 + self.frames.len() as u64 + 1;
+            assert_eq!(frame.seq.0, next, "numbers go on");
             self.frames.push((frame.seq, text(&frame.payload)));
         }
         assert!(reader.is_empty());

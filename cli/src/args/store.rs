@@ -40,7 +40,6 @@ impl StoreArgs {
     }
 
     fn config(&self) -> anyhow::Result<BackupConfig> {
-        let env = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         let usage = |text: &str| UsageError(text.to_owned());
         let kind = self.store.ok_or_else(|| usage("--store is missing"))?;
         Ok(match kind {
@@ -50,11 +49,12 @@ impl StoreArgs {
                     path: path.ok_or_else(|| usage("--path is missing"))?,
                 }
             }
+            // All of it may come from the environment.
             Kind::S3 => BackupConfig::S3 {
-                bucket: env("AWS_BUCKET").ok_or_else(|| usage("set AWS_BUCKET for --store s3"))?,
-                prefix: env("RINDLE_BACKUP_PREFIX"),
-                endpoint: env("AWS_ENDPOINT"),
-                region: env("AWS_REGION"),
+                bucket: None,
+                prefix: None,
+                endpoint: None,
+                region: None,
             },
         })
     }

@@ -12,6 +12,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use super::progress;
+use super::prune::{self, Keep};
 use crate::args::{SourceArgs, StoreArgs, parse_duration};
 use crate::outcome::Outcome;
 
@@ -30,6 +31,8 @@ pub(crate) struct Args {
     /// One generation [default: the current one and every newer one].
     #[arg(long, value_name = "ID")]
     generation: Option<Generation>,
+    #[command(flatten)]
+    keep: Keep,
 }
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
@@ -41,7 +44,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
     };
     let stop = stop_on_signal()?;
     let Some(every) = args.every else {
-        return once(&job, &stop).await;
+        return once(&job, args.keep, &stop).await;
     };
     let mut ticks = tokio::time::interval(every);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -50,7 +53,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
             () = stop.cancelled() => return Ok(Outcome::done("stopped", json!({"stopped": true}))),
             _ = ticks.tick() => {}
         }
-        match once(&job, &stop).await {
+        match once(&job, args.keep, &stop).await {
             Ok(outcome) if outcome.failed => tracing::error!("{}", outcome.text),
             Ok(outcome) => tracing::info!("{}", outcome.text),
             Err(error) if may_pass(&error) => tracing::error!("no image: {error:#}"),
@@ -59,7 +62,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
     }
 }
 
-async fn once(job: &Job, stop: &CancellationToken) -> anyhow::Result<Outcome> {
+async fn once(job: &Job, keep: Keep, stop: &CancellationToken) -> anyhow::Result<Outcome> {
     let watch = progress::watch();
     let mut made = rindle_producer::run(job.clone(), watch, stop.clone()).await?;
     // One error for all of them ends as any other.
@@ -71,8 +74,19 @@ async fn once(job: &Job, stop: &CancellationToken) -> anyhow::Result<Outcome> {
     {
         return Err(error.into());
     }
-    let lines: Vec<String> = made.iter().map(line).collect();
-    let images: Vec<Value> = made.iter().map(document).collect();
+    let mut lines: Vec<String> = made.iter().map(line).collect();
+    let mut images: Vec<Value> = made.iter().map(document).collect();
+    let mut is_pruned = true;
+    for (made, (line, document)) in made.iter().zip(lines.iter_mut().zip(&mut images)) {
+        if matches!(made.state, State::Failed(_) | State::NotComplete) {
+            continue;
+        }
+        let (said, pruned, ok) = prune::one(&job.archive, made.generation, keep, false).await;
+        line.push_str("; ");
+        line.push_str(&said);
+        document["retention"] = pruned;
+        is_pruned &= ok;
+    }
     let json = json!({"source": job.source, "generations": images});
     let not_complete = matches!(
         made.first(),
@@ -81,7 +95,7 @@ async fn once(job: &Job, stop: &CancellationToken) -> anyhow::Result<Outcome> {
             ..
         }) | None
     );
-    let failed = not_complete || made.iter().any(is_failed);
+    let failed = !is_pruned || not_complete || made.iter().any(is_failed);
     Ok(Outcome {
         text: lines.join("\n"),
         json,

@@ -57,6 +57,7 @@ pub async fn mint(archive: &Archive, request: &SourceRequest) -> Result<Minted, 
         minted_at_ms: now_ms(),
         schema,
         format: FORMAT,
+        proved: archive.prove_store().await?,
     };
     archive.create_generation(&record).await?;
     let current = match current {

@@ -285,6 +285,7 @@ fn the_gateways_part_is_pinned() {
         posture: "fencing".to_owned(),
         minted_at_ms: 1,
         schema: rindle_proto::schema::Schema::default(),
+        proved: None,
         format: 1,
     };
     let view = json!(crate::state::State::new(record).view());
