@@ -49,6 +49,11 @@ layer build 1200 cargo build --workspace --bins --locked
 layer "README's first command" 180 infra/demo.sh --check
 layer "build of tests" 900 cargo test --workspace --locked --no-run
 tests "unit tests" 300 cargo test --workspace --exclude rindle-drills --locked
+# The same archive in the bucket of a real server. The program that was just built: to choose the crate alone would choose other
+# features, and build anew.
+unit=$(cargo test --workspace --exclude rindle-drills --locked --no-run 2>&1 |
+  sed -n 's/.*Executable unittests .*(\(.*rindle_archive-[^)]*\)).*/\1/p')
+tests "the archive in a bucket" 240 env RINDLE_TEST_STORE=bucket "$unit"
 for version in $RINDLE_PG_VERSIONS; do
   export RINDLE_PG_VERSION=$version
   [ "$version" = "${RINDLE_PG_VERSIONS%% *}" ] && continue

@@ -48,8 +48,6 @@ pub enum BackupConfig {
 pub struct Archive {
     pub(crate) objects: Objects,
     pub(crate) keys: SourceKeys,
-    /// What the store does with conditions is not known before it was tried.
-    pub(crate) must_be_proved: bool,
 }
 
 impl Archive {
@@ -85,11 +83,7 @@ impl Archive {
     /// # Errors
     /// When the settings are none that can work.
     pub fn in_bucket(settings: &S3Settings, source: &SourceName) -> Result<Self, ArchiveError> {
-        let store = Arc::new(S3Store::new(settings)?);
-        Ok(Self {
-            must_be_proved: true,
-            ..Self::with_store(store, source)
-        })
+        Ok(Self::with_store(Arc::new(S3Store::new(settings)?), source))
     }
 
     /// The archive of a source in a store of the caller's.
@@ -97,7 +91,6 @@ impl Archive {
         Self {
             objects: Objects(store),
             keys: SourceKeys::new(source),
-            must_be_proved: false,
         }
     }
 

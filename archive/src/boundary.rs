@@ -5,18 +5,21 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rindle_proto::ids::SegmentNo;
 use serde::{Deserialize, Serialize};
 
-use crate::error::ArchiveError;
+use crate::error::{ArchiveError, Kind};
 use crate::image::{ImageError, ImageInfo, Images};
 use crate::layout::{GenerationKeys, Key};
 use crate::log::Log;
 use crate::objects::{MAX_RECORD_BYTES, Objects, parse, to_json};
-use crate::store::Swap;
+use crate::store::{Problem, StoreError, Swap};
 
-/// How long a reservation holds; a restore that takes longer makes it again.
+/// How long a reservation holds; a restore that takes longer makes it again in time.
 pub(crate) const RESERVED_FOR: Duration = Duration::from_secs(6 * 3600);
 
 /// Changes that lose against others are made again, so often.
 const TRIES: u32 = 20;
+
+/// The longest pause before that, milliseconds.
+const LONGEST_PAUSE_MS: u64 = if cfg!(test) { 4 } else { 400 };
 
 /// Content of `boundary.json`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,7 +33,7 @@ pub(crate) struct Boundary {
     /// Images that somebody restores.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) pins: Vec<Pin>,
-    /// Images that a pass is deleting: nobody may reserve one any more.
+    /// Images that passes delete: nobody may reserve one any more.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) dropping: Vec<String>,
 }
@@ -103,11 +106,19 @@ impl Objects {
                 self.0.settle(key).await?;
                 return Ok((after, said));
             }
-            answer?;
+            match answer {
+                Err(error)
+                    if error.kind() != Kind::Retry || error.problem == Problem::Unauthorized =>
+                {
+                    return Err(error.into());
+                }
+                Err(_) | Ok(_) => {}
+            }
+            // Those who met go on at different moments.
+            let pause = ulid::Ulid::generate().random() % u128::from(LONGEST_PAUSE_MS);
+            tokio::time::sleep(Duration::from_millis(pause as u64)).await;
         }
-        Err(ArchiveError::CurrentMoved {
-            key: key.to_string(),
-        })
+        Err(StoreError::new("change", key, Problem::Conflict, None).into())
     }
 }
 

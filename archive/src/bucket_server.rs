@@ -94,13 +94,14 @@ impl Rule {
     }
 }
 
-/// A running server. It ends when this is dropped.
+/// A running server, on threads of its own: whoever waits for a program that waits for it holds nobody up. It ends when
+/// this is dropped.
 #[derive(Debug)]
 pub struct BucketServer {
     address: SocketAddr,
     directory: tempfile::TempDir,
     state: Arc<State>,
-    task: tokio::task::JoinHandle<()>,
+    _stop: tokio::sync::oneshot::Sender<()>,
 }
 
 #[derive(Debug)]
@@ -134,15 +135,7 @@ impl BucketServer {
     ///
     /// # Errors
     /// Of the system.
-    pub async fn start(manners: Manners) -> std::io::Result<Self> {
-        Self::start_at(manners, "127.0.0.1:0").await
-    }
-
-    /// Starts one at an address.
-    ///
-    /// # Errors
-    /// Of the system.
-    pub async fn start_at(manners: Manners, address: &str) -> std::io::Result<Self> {
+    pub fn start(manners: Manners) -> std::io::Result<Self> {
         let directory = tempfile::tempdir()?;
         std::fs::create_dir(directory.path().join(BUCKET))?;
         let files = || {
@@ -159,14 +152,32 @@ impl BucketServer {
             seen: Mutex::default(),
             locks: Mutex::default(),
         });
-        let listener = TcpListener::bind(address).await?;
+        let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+        listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
-        let task = tokio::spawn(serve(listener, Arc::clone(&state)));
+        let (stop, stopped) = tokio::sync::oneshot::channel();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()?;
+        let served = Arc::clone(&state);
+        std::thread::spawn(move || {
+            runtime.block_on(async {
+                let Ok(listener) = TcpListener::from_std(listener) else {
+                    return;
+                };
+                tokio::select! {
+                    () = serve(listener, served) => {}
+                    _ = stopped => {}
+                }
+            });
+            runtime.shutdown_background();
+        });
         Ok(Self {
             address,
             directory,
             state,
-            task,
+            _stop: stop,
         })
     }
 
@@ -220,7 +231,12 @@ impl BucketServer {
 
     /// Lets requests fail; earlier rules stay and come first.
     pub fn fail(&self, rule: Rule) {
-        lock(&self.state.rules).push(rule);
+        self.failing().fail(rule);
+    }
+
+    /// The same for a task of its own.
+    pub fn failing(&self) -> Failing {
+        Failing(Arc::clone(&self.state))
     }
 
     /// Nothing fails any more.
@@ -234,9 +250,21 @@ impl BucketServer {
     }
 }
 
-impl Drop for BucketServer {
-    fn drop(&mut self) {
-        self.task.abort();
+/// Lets requests of a server fail.
+#[derive(Clone, Debug)]
+pub struct Failing(Arc<State>);
+
+impl Failing {
+    /// As [`BucketServer::fail`].
+    pub fn fail(&self, rule: Rule) {
+        let mut rules = lock(&self.0.rules);
+        rules.retain(|rule| rule.times > 0);
+        rules.push(rule);
+    }
+
+    /// Nothing fails any more.
+    pub fn mend(&self) {
+        lock(&self.0.rules).clear();
     }
 }
 

@@ -107,6 +107,22 @@ impl Store for DirStore {
         })
     }
 
+    fn weigh(&self, directory: &Key, after: Option<&str>) -> StoreFuture<'_, u64> {
+        let after = after.map(str::to_owned);
+        self.run("list", directory, move |inner, key| {
+            let path = inner.path(key);
+            let weigh = |name: String| match path.join(name).metadata() {
+                Ok(metadata) => Ok(metadata.len()),
+                // Deleted meanwhile.
+                Err(error) if absent(&error) => Ok(0),
+                Err(error) => Err(error),
+            };
+            let names = names(&path, after.as_deref());
+            let weighed = names.and_then(|names| names.into_iter().map(weigh).sum());
+            weighed.map_err(|error| StoreError::io("list", key, error))
+        })
+    }
+
     fn get_versioned(&self, key: &Key, limit: u64) -> StoreFuture<'_, Option<Versioned>> {
         self.run("read", key, move |inner, key| {
             let bytes = inner.get(key, limit)?;

@@ -62,24 +62,6 @@ impl Archive {
         }
     }
 
-    /// Whether a log may be written for this generation: in a bucket only when it was proved at mint that of racing
-    /// writers one wins. An archive that was copied into a bucket can be read.
-    ///
-    /// # Errors
-    /// When it may not.
-    pub fn may_be_written(&self, record: &GenerationRecord) -> Result<(), ArchiveError> {
-        match self.must_be_proved && record.proved.is_none() {
-            false => Ok(()),
-            true => Err(ArchiveError::Unsupported {
-                what: format!(
-                    "generation {} was not minted in a bucket, so nobody proved that this one keeps conditions",
-                    record.generation
-                ),
-                next: "mint a new generation with rindle pg mint --store s3; this one can still be restored from",
-            }),
-        }
-    }
-
     /// The generations of the source, oldest first. A name that is no generation is passed over.
     ///
     /// # Errors

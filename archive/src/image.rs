@@ -11,7 +11,7 @@ use crate::error::{ArchiveError, Kind};
 use crate::layout::{GenerationKeys, Key};
 use crate::objects::{MAX_RECORD_BYTES, Objects, now_ms, to_json};
 use crate::reader::ReadFrom;
-use crate::store::StoreError;
+use crate::store::{Problem, StoreError};
 
 pub use transfer::Progress;
 
@@ -120,6 +120,21 @@ impl ImageError {
     }
 }
 
+impl ImageError {
+    /// The archive lets us read, and not write.
+    pub(crate) fn may_not_write(&self) -> bool {
+        let ImageError::Archive(ArchiveError::Store(error)) = self else {
+            return false;
+        };
+        let io = error.source.as_ref().map(std::io::Error::kind);
+        let is_read_only = matches!(
+            io,
+            Some(std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem)
+        );
+        error.problem == Problem::Unauthorized || is_read_only
+    }
+}
+
 impl From<StoreError> for ImageError {
     fn from(error: StoreError) -> Self {
         ImageError::Archive(error.into())
@@ -197,8 +212,11 @@ impl Images {
     pub async fn mark_verified(&self, image: &ImageInfo) -> Result<(), ImageError> {
         let key = self.keys.image(&image.id).verified();
         let record = to_json(&serde_json::json!({ "atMs": now_ms() }));
-        self.objects.create(&key, &record, MAX_RECORD_BYTES).await?;
-        Ok(())
+        match transfer::put(&self.objects, &key, &record, MAX_RECORD_BYTES).await {
+            // Somebody else proved it too.
+            Err(ImageError::Damaged { .. }) => Ok(()),
+            put => put,
+        }
     }
 
     /// Names of what may be images.

@@ -10,13 +10,17 @@
 //! {source}/g/{generation}/schema/{seq}.json          created once: what was believed at a commit; a cache
 //! {source}/g/{generation}/images/{segment}-{seq}-{ulid}/{part}.part, manifest.json (last), verified.json
 //! {source}/g/{generation}/boundary.json              compare-and-set: trimmed up to here, and pins
+//! {source}/g/{generation}/proved/{place}.json          created once: proof of a bucket it was not minted in
+//! {source}/g/{generation}/producer.json              compare-and-set: the producer's last run; decides nothing
 //! {source}/g/{generation}/clock/{ulid}               written to learn the store's time, and deleted
 //! ```
 
 use std::fmt;
 
 use rindle_proto::body::Attempt;
-use rindle_proto::ids::{Epoch, Generation, SegmentNo, Seq, SourceName};
+use sha2::{Digest as _, Sha256};
+
+use rindle_proto::ids::{Digest, Epoch, Generation, SegmentNo, Seq, SourceName};
 
 /// Name of an object, with `/` between its parts; no part is empty or starts with a dot.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -76,6 +80,12 @@ impl GenerationKeys {
         self.under("generation.json")
     }
 
+    /// The proof of a bucket that the generation was not minted in.
+    pub(crate) fn proved(&self, place: &str) -> Key {
+        let digest = Digest(Sha256::digest(place).into()).to_hex();
+        self.under(&format!("proved/{}.json", &digest[..16]))
+    }
+
     pub(crate) fn boundary(&self) -> Key {
         self.under("boundary.json")
     }
@@ -110,6 +120,14 @@ impl GenerationKeys {
 
     pub(crate) fn checkpoint(&self, seq: Seq) -> Key {
         self.under(&format!("schema/{:020}.json", seq.0))
+    }
+
+    pub(crate) fn producer(&self) -> Key {
+        self.under("producer.json")
+    }
+
+    pub(crate) fn clocks(&self) -> Key {
+        self.under("clock")
     }
 
     /// Written to learn the store's time, and deleted.

@@ -32,6 +32,7 @@ mod compress;
 pub mod current;
 pub mod error;
 pub mod failpoint;
+pub mod freshness;
 pub mod fs;
 pub mod generation;
 pub mod image;

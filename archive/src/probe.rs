@@ -8,8 +8,9 @@ use ulid::Ulid;
 
 use crate::archive::Archive;
 use crate::error::ArchiveError;
+use crate::generation::GenerationRecord;
 use crate::layout::Key;
-use crate::objects::Objects;
+use crate::objects::{MAX_RECORD_BYTES, Objects, to_json};
 use crate::store::{Create, Problem, StoreError, Swap};
 
 /// Keys that are raced for, and writers that race for each.
@@ -33,6 +34,8 @@ pub struct Proved {
     pub keys: u32,
     /// By so many writers each.
     pub racers: u32,
+    /// Endpoint, bucket and prefix: what is copied elsewhere has to be proved there.
+    pub place: String,
 }
 
 impl Archive {
@@ -41,9 +44,9 @@ impl Archive {
     /// # Errors
     /// [`ArchiveError::Unsupported`] with what the bucket does; of the store, and then nothing is proved.
     pub async fn prove_store(&self) -> Result<Option<Proved>, ArchiveError> {
-        if !self.must_be_proved {
+        let Some(place) = self.objects.0.place() else {
             return Ok(None);
-        }
+        };
         let id = Ulid::generate();
         let keys: Vec<Key> = (0..KEYS).map(|n| self.keys.probed(id, n)).collect();
         let proved = self.race_for(&keys, &self.keys.probe(id)).await;
@@ -57,7 +60,34 @@ impl Archive {
         Ok(Some(Proved {
             keys: KEYS,
             racers: RACERS,
+            place,
         }))
+    }
+
+    /// Proves the bucket for a generation that was minted elsewhere, once: an archive that was copied or moved there. Done
+    /// before anything is written to it.
+    ///
+    /// # Errors
+    /// As [`Archive::prove_store`].
+    pub async fn prove_once(&self, record: &GenerationRecord) -> Result<(), ArchiveError> {
+        let Some(place) = self.objects.0.place() else {
+            return Ok(());
+        };
+        let is_here = |proved: &Proved| proved.place == place;
+        if record.proved.as_ref().is_some_and(is_here) {
+            return Ok(());
+        }
+        let key = self.keys.generation(record.generation).proved(&place);
+        let found: Option<Proved> = self.objects.record(&key).await?;
+        if found.as_ref().is_some_and(is_here) {
+            return Ok(());
+        }
+        if let Some(proved) = self.prove_store().await? {
+            self.objects
+                .create(&key, &to_json(&proved), MAX_RECORD_BYTES)
+                .await?;
+        }
+        Ok(())
     }
 
     async fn race_for(&self, keys: &[Key], directory: &Key) -> Result<(), ArchiveError> {
@@ -145,9 +175,12 @@ impl Objects {
             });
             let mut winners = Vec::new();
             for (answer, bytes) in join_all(racers).await {
-                // A conflict is no win, and told as an error.
-                if let Ok(Swap::Done(_)) = answer {
-                    winners.push(bytes);
+                match answer {
+                    Ok(Swap::Done(_)) => winners.push(bytes),
+                    Ok(Swap::Lost) => {}
+                    Err(error) if error.problem == Problem::Conflict => {}
+                    // It may have won: nothing is proved then.
+                    Err(error) => return Err(error.into()),
                 }
             }
             let after = self

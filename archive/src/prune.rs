@@ -5,19 +5,19 @@
 
 mod plan;
 
-use std::collections::BTreeSet;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use rindle_proto::frame::FrameReader;
 use rindle_proto::ids::{Generation, SegmentNo, Seq};
+use serde_json::Value;
 use ulid::Ulid;
 
 use crate::archive::Archive;
-use crate::boundary::{self, Boundary, millis};
+use crate::boundary::{self, Boundary, Pin, millis};
 use crate::bulk::parts_of;
 use crate::error::ArchiveError;
-use crate::image::{ImageError, ImageInfo, Images};
+use crate::image::{ImageError, Images};
 use crate::layout::Key;
 use crate::log::Log;
 use crate::objects::Objects;
@@ -30,6 +30,9 @@ use plan::{Aged, Plan, plan};
 /// Log objects that go at once, and how many before it is noted how far that is.
 const AT_ONCE: usize = 16;
 const NOTED_EVERY: u64 = 1024;
+
+/// Beliefs that stay for a start.
+const STARTS: usize = 2;
 
 /// Slices of an image that never got a manifest go when none came for so long: whoever uploads one may be slow.
 const ORPHANED_AFTER: Duration = Duration::from_secs(24 * 3600);
@@ -64,6 +67,9 @@ pub enum PruneError {
     /// Of an image.
     #[error(transparent)]
     Image(#[from] ImageError),
+    /// Of the log.
+    #[error(transparent)]
+    Log(ReadError),
     /// There is no such generation.
     #[error("generation {0} is not in this archive")]
     NoGeneration(Generation),
@@ -107,9 +113,14 @@ impl Archive {
     ) -> Result<Pruned, PruneError> {
         let record = self.generation(generation).await?;
         let record = record.ok_or(PruneError::NoGeneration(generation))?;
-        self.may_be_written(&record)?;
-        let clock = self.images(generation).clock();
-        let now = self.objects.now(&clock).await?;
+        let now = match dry {
+            // Whoever only asks may have no right to write.
+            true => SystemTime::now(),
+            false => {
+                self.prove_once(&record).await?;
+                self.objects.now(&self.images(generation).clock()).await?
+            }
+        };
         self.prune_at(now, generation, rules, dry).await
     }
 
@@ -126,7 +137,16 @@ impl Archive {
             images: self.images(generation),
         };
         let aged = pass.aged().await?;
-        let (boundary, planned) = pass.decide(now, rules, &aged, dry).await?;
+        let starts = loop {
+            match pass.starts().await {
+                // Another pass raised the boundary meanwhile: it only rises.
+                Err(PruneError::Log(ReadError::Trimmed { .. })) => {}
+                starts => break starts?,
+            }
+        };
+        let limit = starts.first().map(|(_, segment)| *segment);
+        let limit = SegmentNo(limit.unwrap_or_default().0.saturating_sub(1));
+        let (boundary, planned) = pass.decide(now, rules, &aged, limit, dry).await?;
         let mut pruned = Pruned {
             kept: planned.kept.iter().cloned().collect(),
             boundary: boundary.boundary,
@@ -138,18 +158,21 @@ impl Archive {
             return Ok(pruned);
         }
         pass.trim(&boundary, &mut pruned).await?;
-        let lowest = aged
-            .iter()
-            .filter(|image| image.segment > boundary.boundary);
-        if let Some(base) = lowest.map(|image| image.base).min() {
-            pass.forget_beliefs(base, &mut pruned).await?;
-        }
+        pass.forget_beliefs(&starts, &mut pruned).await?;
         for id in &planned.dropped {
-            pass.drop_image(id, &planned.kept, &mut pruned).await?;
+            pass.drop_image(id, now, planned.best.as_ref(), &mut pruned)
+                .await?;
         }
-        pass.end().await?;
         pass.sweep(now, &mut pruned).await?;
         Ok(pruned)
+    }
+}
+
+/// What the store says of an object that must be read.
+fn unreadable(error: ReadError) -> PruneError {
+    match error {
+        ReadError::Archive(error) => error.into(),
+        error => PruneError::Log(error),
     }
 }
 
@@ -164,6 +187,12 @@ impl Pass {
         self.objects.0.modified(key).await
     }
 
+    async fn clocks(&self) -> Result<Vec<Key>, StoreError> {
+        let names = self.objects.0.list(&self.log.keys.clocks(), None).await?;
+        let clock = |name: &String| Some(self.log.keys.clock(name.parse().ok()?));
+        Ok(names.iter().filter_map(clock).collect())
+    }
+
     /// The images, highest base first.
     async fn aged(&self) -> Result<Vec<Aged>, PruneError> {
         let mut aged = Vec::new();
@@ -171,7 +200,9 @@ impl Pass {
             let published = self.modified(&self.images.manifest_key(&image.id)).await?;
             // Another pass deleted it meanwhile.
             let Some(published) = published else { continue };
+            let made = u64::try_from(image.created_at_ms).unwrap_or_default();
             aged.push(Aged {
+                made: UNIX_EPOCH + Duration::from_millis(made),
                 base: image.base.position.seq,
                 segment: image.base.segment,
                 published,
@@ -182,20 +213,62 @@ impl Pass {
         Ok(aged)
     }
 
-    /// Raises the boundary and names what goes, in one change: whoever reserves an image comes before or after it.
+    /// What a gateway may start from, lowest first: the newest two readable beliefs below the log's last commit, for the
+    /// proof at a start needs what was believed before that one, and one may be damaged; and the object of each.
+    async fn starts(&self) -> Result<Vec<(Seq, SegmentNo)>, PruneError> {
+        let boundary = self.log.boundary().await?;
+        let head = self.log.head().await.map_err(unreadable)?;
+        let Some((head, last)) = head.and_then(|head| Some((head.segment, head.last_commit?)))
+        else {
+            return Ok(Vec::new());
+        };
+        let mut starts = Vec::new();
+        for seq in self.log.checkpoints(last.before.seq).await? {
+            if starts.len() == STARTS {
+                break;
+            }
+            if !matches!(self.log.checkpoint::<Value>(seq).await, Ok(Some(_))) {
+                continue;
+            }
+            let found = self.log.find_commit(boundary, head, seq).await;
+            let segment = found.map_err(unreadable)?;
+            starts.extend(segment.map(|segment| (seq, segment)));
+        }
+        starts.reverse();
+        Ok(starts)
+    }
+
+    /// Raises the boundary, not beyond `limit`, and names what goes, in one change: whoever reserves an image comes before
+    /// or after it. What was named once goes: passes that overlap take nothing back.
     async fn decide(
         &self,
         now: SystemTime,
         rules: Rules,
         images: &[Aged],
+        limit: SegmentNo,
         dry: bool,
     ) -> Result<(Boundary, Plan), ArchiveError> {
         let key = self.log.keys.boundary();
         let change = |boundary: &mut Boundary| {
             boundary.pins.retain(|pin| pin.until_ms > millis(now));
             let pinned = boundary.pins.iter().map(|pin| pin.image.clone()).collect();
-            let planned = plan(now, rules, images, &pinned);
-            boundary.boundary = boundary.boundary.max(planned.boundary.unwrap_or_default());
+            let named = std::mem::take(&mut boundary.dropping);
+            let (going, left): (Vec<Aged>, Vec<Aged>) = images
+                .iter()
+                .cloned()
+                .partition(|image| named.contains(&image.id));
+            let mut planned = plan(now, rules, &left, &pinned);
+            let better = left
+                .iter()
+                .filter(|image| planned.best.as_ref() == Some(&image.id));
+            let best = better.map(|image| image.base).next();
+            // One that is the best of what is left stays after all.
+            let going = going
+                .into_iter()
+                .filter(|it| best.is_some_and(|best| best > it.base));
+            planned.dropped.extend(going.map(|image| image.id));
+            let raised = planned.boundary.unwrap_or_default().min(limit);
+            boundary.boundary = boundary.boundary.max(raised);
             boundary.dropping.clone_from(&planned.dropped);
             planned
         };
@@ -205,15 +278,6 @@ impl Pass {
             return Ok((boundary, planned));
         }
         self.objects.change_boundary(&key, change).await
-    }
-
-    /// Nothing is being deleted any more.
-    async fn end(&self) -> Result<(), ArchiveError> {
-        let key = self.log.keys.boundary();
-        let ended = self
-            .objects
-            .change_boundary(&key, |boundary| boundary.dropping.clear());
-        ended.await.map(drop)
     }
 
     /// Deletes the log up to the boundary, but for fences.
@@ -281,52 +345,74 @@ impl Pass {
         Ok(Gone::Segment { bulk_parts })
     }
 
-    /// A start needs the newest one below what it reads, and none before that.
-    async fn forget_beliefs(&self, base: Seq, pruned: &mut Pruned) -> Result<(), PruneError> {
-        for seq in self.log.checkpoints(base).await?.into_iter().skip(1) {
-            self.objects
-                .0
-                .delete(&self.log.keys.checkpoint(seq))
-                .await?;
-            pruned.checkpoints += 1;
+    /// What no start needs: all below those that it may begin with.
+    async fn forget_beliefs(
+        &self,
+        starts: &[(Seq, SegmentNo)],
+        pruned: &mut Pruned,
+    ) -> Result<(), PruneError> {
+        let Some((lowest, _)) = starts.first() else {
+            return Ok(());
+        };
+        for seq in self.log.checkpoints(*lowest).await? {
+            if seq < *lowest {
+                self.objects
+                    .0
+                    .delete(&self.log.keys.checkpoint(seq))
+                    .await?;
+                pruned.checkpoints += 1;
+            }
         }
         Ok(())
     }
 
-    /// An image goes only while one that is kept and proved has a higher base, which is looked for anew (rule 22).
+    /// An image goes only while the best that is kept stands, proved, with a higher base, which is looked for anew (rule 22);
+    /// and while it is still named, and nobody has reserved it.
     async fn drop_image(
         &self,
         id: &str,
-        kept: &BTreeSet<String>,
+        now: SystemTime,
+        best: Option<&String>,
         pruned: &mut Pruned,
     ) -> Result<(), PruneError> {
-        let images = self.images.all().await?;
-        let Some(image) = images.iter().find(|image| image.id == id) else {
-            return Ok(());
-        };
-        let is_better = |other: &&ImageInfo| {
-            other.verified
-                && kept.contains(&other.id)
-                && other.base.position.seq > image.base.position.seq
-        };
-        if !images.iter().any(|other| is_better(&other)) {
+        let Some(best) = best else { return Ok(()) };
+        let boundary = boundary::read(&self.objects, &self.log.keys).await?;
+        let is_pinned = |pin: &Pin| pin.image == id && pin.until_ms > millis(now);
+        if !boundary.dropping.iter().any(|it| it == id) || boundary.pins.iter().any(is_pinned) {
             return Ok(());
         }
-        // Half an image is none.
-        self.objects.0.delete(&self.images.manifest_key(id)).await?;
+        let stands = self.objects.exists(&self.images.manifest_key(best)).await?
+            && self.images.is_marked(best).await?;
+        if !stands {
+            return Ok(());
+        }
+        let Some(image) = self.images.open(id).await? else {
+            return Ok(());
+        };
+        // A proof without an image would be told as damage, and half an image is none.
         self.objects.0.delete(&self.images.mark_key(id)).await?;
+        self.objects.0.delete(&self.images.manifest_key(id)).await?;
         for number in image.parts() {
             self.objects
                 .0
-                .delete(&self.images.part_key(image, number))
+                .delete(&self.images.part_key(&image, number))
                 .await?;
         }
         pruned.images.push(id.to_owned());
         Ok(())
     }
 
-    /// Slices without a manifest: an upload that ended early, or a pass that did.
+    /// Slices without a manifest: an upload that ended early, or a pass that did; and objects that only told the time.
     async fn sweep(&self, now: SystemTime, pruned: &mut Pruned) -> Result<(), PruneError> {
+        let is_old = |last: SystemTime| {
+            now.duration_since(last)
+                .is_ok_and(|age| age >= ORPHANED_AFTER)
+        };
+        for key in self.clocks().await? {
+            if self.modified(&key).await?.is_some_and(is_old) {
+                self.objects.0.delete(&key).await?;
+            }
+        }
         for id in self.images.ids().await? {
             if self.objects.exists(&self.images.manifest_key(&id)).await? {
                 continue;

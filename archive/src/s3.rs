@@ -1,6 +1,6 @@
 //! The bucket backend. See `designs/010-s3-store.md`.
 //!
-//! One call is one request: the libraries below do not retry, for a second attempt of a conditional write is answered
+//! One write is one request: the libraries below do not retry, for a second attempt of a conditional write is answered
 //! by what the first one did. What an answer means stands in [`answer`], and nowhere else.
 
 mod answer;
@@ -9,7 +9,7 @@ mod settings;
 
 use std::future::Future;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use aws_sdk_s3::config::retry::RetryConfig as SdkRetries;
 use aws_sdk_s3::config::timeout::TimeoutConfig;
@@ -34,8 +34,12 @@ pub use settings::{Given, S3Settings};
 /// Until a connection stands.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 
-/// A link that is slower than this is taken for a dead one.
-const BYTES_PER_SECOND: u64 = 1 << 20;
+/// A request on a link that is slower than this is taken for a dead one.
+const BYTES_PER_SECOND: u64 = 128 << 10;
+
+/// Pauses between attempts begin with this one, and attempts begin within that time.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const QUICK: Duration = Duration::from_millis(600);
 
 /// Idle connections are closed by servers too; one that is younger than this is likely to stand.
 const IDLE: Duration = Duration::from_secs(15);
@@ -50,11 +54,13 @@ struct Inner {
     objects: AmazonS3,
     /// Lists and deletes: there the other one hides what a name is, or asks for more than this.
     sdk: aws_sdk_s3::Client,
-    identity: Arc<Identity>,
+    identity: Identity,
     bucket: String,
     /// Before every key, with its slash; or nothing.
     prefix: String,
     answers_within: Duration,
+    /// Endpoint and bucket.
+    place: String,
 }
 
 impl S3Store {
@@ -63,7 +69,7 @@ impl S3Store {
     /// # Errors
     /// When the settings are none that can work.
     pub fn new(settings: &S3Settings) -> Result<Self, ArchiveError> {
-        let identity = Arc::new(Identity::new(settings));
+        let identity = Identity::new(settings);
         let unfit = |error: object_store::Error| ArchiveError::Unsupported {
             what: format!("the S3 settings do not fit together: {error}"),
             next: "look at bucket, endpoint and region",
@@ -78,7 +84,7 @@ impl S3Store {
             max_retries: 0,
             ..RetryConfig::default()
         };
-        let credentials: Arc<Identity> = Arc::clone(&identity);
+        let credentials = Arc::new(identity.clone());
         let mut objects = AmazonS3Builder::new()
             .with_bucket_name(&settings.bucket)
             .with_region(&settings.region)
@@ -93,7 +99,7 @@ impl S3Store {
         let mut sdk = aws_sdk_s3::Config::builder()
             .behavior_version(BehaviorVersion::v2026_01_12())
             .region(Region::new(settings.region.clone()))
-            .credentials_provider(identity::ForSdk(Arc::clone(&identity)))
+            .credentials_provider(identity::ForSdk(identity.clone()))
             // The identity keeps what it knows, for both.
             .identity_cache(IdentityCache::no_cache())
             .retry_config(SdkRetries::disabled())
@@ -109,6 +115,7 @@ impl S3Store {
             bucket: settings.bucket.clone(),
             prefix: settings.prefix.clone(),
             answers_within: settings.answers_within,
+            place: settings.place(),
         })))
     }
 }
@@ -135,6 +142,7 @@ impl Inner {
     ) -> Result<T, Unclear> {
         match tokio::time::timeout(limit, call).await {
             Ok(answer) => answer.map_err(Into::into),
+            Err(_elapsed) if self.identity.is_loading() => Err(Unclear::nobody(limit)),
             Err(_elapsed) => Err(Unclear::late(limit)),
         }
     }
@@ -229,14 +237,20 @@ impl Inner {
             return Err(StoreError::new("read", key, Problem::TooLong, None));
         }
         let etag = found.meta.e_tag.clone();
-        let bytes = self.within(self.allowance(len), body(found, len)).await;
+        let read = body(found, len, self.answers_within);
+        let bytes = self.within(self.allowance(len), read).await;
         Ok(Some(Versioned {
             bytes: bytes.map_err(failed)?,
             version: Version(etag.ok_or_else(|| failed(Unclear::no_version()))?),
         }))
     }
 
-    async fn list(&self, directory: &Key, after: Option<&str>) -> Result<Vec<String>, StoreError> {
+    /// Names directly under a directory, in order, each with its object's length.
+    async fn names(
+        &self,
+        directory: &Key,
+        after: Option<&str>,
+    ) -> Result<Vec<(String, u64)>, StoreError> {
         let root = format!("{}/", self.name(directory));
         let mut pages = self
             .sdk
@@ -250,22 +264,26 @@ impl Inner {
         let mut names = Vec::new();
         while let Some(page) = pages.next().await {
             let page = page.map_err(|error| self.failed("list", directory, error.into()))?;
-            let objects = page.contents().iter().filter_map(|it| it.key());
-            let directories = page.common_prefixes().iter().filter_map(|it| it.prefix());
-            let names_of = objects.chain(directories).filter_map(|key| {
-                let name = key.strip_prefix(&root)?;
-                Some(name.strip_suffix('/').unwrap_or(name).to_owned())
+            let length = |bytes: Option<i64>| bytes.and_then(|it| u64::try_from(it).ok());
+            let objects = page.contents().iter().filter_map(|it| {
+                let name = it.key()?.strip_prefix(&root)?;
+                Some((name.to_owned(), length(it.size()).unwrap_or(0)))
             });
-            names.extend(names_of);
+            names.extend(objects);
+            let directories = page.common_prefixes().iter().filter_map(|it| {
+                let name = it.prefix()?.strip_prefix(&root)?;
+                Some((name.trim_end_matches('/').to_owned(), 0))
+            });
+            names.extend(directories);
         }
-        let is_wanted = |name: &String| {
+        let is_wanted = |(name, _): &(String, u64)| {
             let is_name = !name.is_empty() && !name.starts_with('.');
             is_name && after.is_none_or(|after| name.as_str() > after)
         };
         names.retain(is_wanted);
         // Pages and their parts come in any order.
         names.sort_unstable();
-        names.dedup();
+        names.dedup_by(|a, b| a.0 == b.0);
         Ok(names)
     }
 
@@ -285,11 +303,35 @@ impl Inner {
     }
 }
 
-/// Exactly `len` bytes.
-async fn body(found: GetResult, len: u64) -> Result<Bytes, Unclear> {
+/// What may be asked twice is asked again when a first answer was a quick no: a hiccup is no outage, and who waited long
+/// for one goes back to his caller.
+async fn patiently<T, F>(mut ask: impl FnMut() -> F) -> Result<T, StoreError>
+where
+    F: Future<Output = Result<T, StoreError>>,
+{
+    let begun = Instant::now();
+    let mut pause = FIRST_PAUSE;
+    loop {
+        match ask().await {
+            Err(error) if error.problem == Problem::Unavailable && begun.elapsed() < QUICK => {
+                tracing::debug!(error = %error, "asked again");
+            }
+            answer => return answer,
+        }
+        tokio::time::sleep(pause).await;
+        pause *= 4;
+    }
+}
+
+/// Exactly `len` bytes, each piece of them within a time.
+async fn body(found: GetResult, len: u64, piece_within: Duration) -> Result<Bytes, Unclear> {
     let mut stream = found.into_stream();
     let mut whole = BytesMut::new();
-    while let Some(piece) = stream.next().await {
+    loop {
+        let next = tokio::time::timeout(piece_within, stream.next()).await;
+        let Some(piece) = next.map_err(|_elapsed| Unclear::late(piece_within))? else {
+            break;
+        };
         let piece = piece?;
         if piece.len() as u64 == len {
             return Ok(piece);
@@ -320,7 +362,7 @@ impl Store for S3Store {
     fn get(&self, key: &Key, limit: u64) -> StoreFuture<'_, Option<Bytes>> {
         let key = key.clone();
         Box::pin(async move {
-            let found = self.0.read(&key, None, limit).await?;
+            let found = patiently(|| self.0.read(&key, None, limit)).await?;
             Ok(found.map(|found| found.bytes))
         })
     }
@@ -330,19 +372,30 @@ impl Store for S3Store {
         Box::pin(async move {
             let len = len as u64;
             let range = Some(GetRange::Bounded(0..len));
-            let found = self.0.read(&key, range, len).await?;
+            let found = patiently(|| self.0.read(&key, range.clone(), len)).await?;
             Ok(found.map(|found| found.bytes))
         })
     }
 
     fn list(&self, directory: &Key, after: Option<&str>) -> StoreFuture<'_, Vec<String>> {
         let (directory, after) = (directory.clone(), after.map(str::to_owned));
-        Box::pin(async move { self.0.list(&directory, after.as_deref()).await })
+        Box::pin(async move {
+            let names = patiently(|| self.0.names(&directory, after.as_deref())).await?;
+            Ok(names.into_iter().map(|(name, _)| name).collect())
+        })
+    }
+
+    fn weigh(&self, directory: &Key, after: Option<&str>) -> StoreFuture<'_, u64> {
+        let (directory, after) = (directory.clone(), after.map(str::to_owned));
+        Box::pin(async move {
+            let names = patiently(|| self.0.names(&directory, after.as_deref())).await?;
+            Ok(names.iter().map(|(_, bytes)| bytes).sum())
+        })
     }
 
     fn get_versioned(&self, key: &Key, limit: u64) -> StoreFuture<'_, Option<Versioned>> {
         let key = key.clone();
-        Box::pin(async move { self.0.read(&key, None, limit).await })
+        Box::pin(async move { patiently(|| self.0.read(&key, None, limit)).await })
     }
 
     fn compare_and_set(
@@ -355,16 +408,21 @@ impl Store for S3Store {
         Box::pin(async move { self.0.compare_and_set(&key, expected, bytes).await })
     }
 
+    fn place(&self) -> Option<String> {
+        Some(self.0.place.clone())
+    }
+
     fn modified(&self, key: &Key) -> StoreFuture<'_, Option<SystemTime>> {
         let key = key.clone();
         Box::pin(async move {
-            let found = self.0.ask(&key, Some(GetRange::Bounded(0..1))).await?;
+            let start = Some(GetRange::Bounded(0..1));
+            let found = patiently(|| self.0.ask(&key, start.clone())).await?;
             Ok(found.map(|found| found.meta.last_modified.into()))
         })
     }
 
     fn delete(&self, key: &Key) -> StoreFuture<'_, ()> {
         let key = key.clone();
-        Box::pin(async move { self.0.delete(&key).await })
+        Box::pin(async move { patiently(|| self.0.delete(&key)).await })
     }
 }

@@ -143,6 +143,9 @@ struct Scrub<'a> {
     told: &'a mut (dyn FnMut(&Scrubbed) + Send),
 }
 
+/// A hole this near to the start may be what retention trimmed.
+const FIRST_OBJECTS: u64 = 64;
+
 const MISSING: &str = "is missing although later objects exist";
 
 /// What is known of the object before.
@@ -303,9 +306,14 @@ impl Scrub<'_> {
             Some(Some(_)) => format!("and all up to number {} {MISSING}", number.0 - 1),
         };
         self.damaged(&key, what);
-        if next.0 == 1 {
-            let key = self.log.keys.boundary();
-            self.damaged(&key, "is missing, or the first log objects are");
+        let key = self.log.keys.boundary();
+        // Fences stay for ever, so a trimmed log without its boundary begins with one.
+        let is_first = next.0 <= FIRST_OBJECTS && !self.log.objects.exists(&key).await?;
+        if is_first {
+            self.damaged(
+                &key,
+                "is missing, or the first log objects are; rindle backup prune writes it anew",
+            );
         }
         Ok(())
     }
@@ -376,7 +384,19 @@ impl Scrub<'_> {
             };
             match parts_of(&frame) {
                 Ok(None) => {}
-                Ok(Some((attempt, parts))) => self.bulk(attempt, &parts).await?,
+                Ok(Some((attempt, parts))) => {
+                    let known = self.found.damage.len();
+                    self.bulk(attempt, &parts).await?;
+                    // They went first, as retention does it, and the object that lists them is about to.
+                    let (log, key) = (self.log.clone(), self.log.keys.boundary());
+                    let boundary = self.read(&key, async || log.boundary().await);
+                    if boundary
+                        .await?
+                        .is_some_and(|boundary| segment.header.segment <= boundary)
+                    {
+                        self.found.damage.truncate(known);
+                    }
+                }
                 Err(what) => self.damaged(key, what),
             }
         }
@@ -471,6 +491,8 @@ impl Scrub<'_> {
             Some(Some(image)) => image,
             // One that is being made, or was given up; or it went, as retention does it, since it was listed.
             Some(None) if !images.is_marked(id).await? => return Ok(()),
+            // Another producer's proof of what went meanwhile.
+            Some(None) if images.slice_keys(id).await?.is_empty() => return Ok(()),
             Some(None) => {
                 self.damaged(&key, "is missing although its image was proved");
                 return Ok(());

@@ -35,6 +35,9 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// a hint where to look, and a second line against holes.
     fn list(&self, directory: &Key, after: Option<&str>) -> StoreFuture<'_, Vec<String>>;
 
+    /// Length in bytes of the objects directly under a directory whose names sort after `after`; decides nothing.
+    fn weigh(&self, directory: &Key, after: Option<&str>) -> StoreFuture<'_, u64>;
+
     /// An object that changes, with its version.
     fn get_versioned(&self, key: &Key, limit: u64) -> StoreFuture<'_, Option<Versioned>>;
 
@@ -49,6 +52,11 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// When an object was last written, by the store's clock: to the second, or finer.
     fn modified(&self, key: &Key) -> StoreFuture<'_, Option<SystemTime>>;
+
+    /// Which bucket this is; none for a directory.
+    fn place(&self) -> Option<String> {
+        None
+    }
 
     /// Deletes an object; one that is not there is no error.
     fn delete(&self, key: &Key) -> StoreFuture<'_, ()>;
@@ -117,6 +125,12 @@ pub enum Problem {
     OtherRegion,
     /// The store's clock and ours are too far apart for a signature.
     ClockSkewed,
+    /// Somebody else is writing the same object; nothing was stored.
+    Conflict,
+    /// The object lies where it cannot be read at once.
+    Frozen,
+    /// The object is there and empty.
+    Empty,
 }
 
 impl fmt::Display for Problem {
@@ -133,6 +147,11 @@ impl fmt::Display for Problem {
                 "there is no such bucket; make it, or mend bucket, endpoint and region; it is tried again"
             }
             Problem::OtherRegion => "the bucket lies in another region; set region",
+            Problem::Conflict => "somebody else is writing it",
+            Problem::Frozen => {
+                "a rule of the bucket moved it to cold storage; thaw it, and leave the archive's prefix out of such rules"
+            }
+            Problem::Empty => "is empty",
             Problem::ClockSkewed => "the store's clock and this machine's differ; set the clock",
         })
     }
@@ -166,8 +185,10 @@ impl StoreError {
             | Problem::Unauthorized
             | Problem::NoBucket
             | Problem::OtherRegion
-            | Problem::ClockSkewed => Kind::Retry,
-            Problem::TooLong => Kind::Corrupt,
+            | Problem::ClockSkewed
+            | Problem::Conflict
+            | Problem::Frozen => Kind::Retry,
+            Problem::TooLong | Problem::Empty => Kind::Corrupt,
         }
     }
 }

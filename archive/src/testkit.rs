@@ -162,6 +162,15 @@ impl Store for FlakyStore {
         )
     }
 
+    fn weigh(&self, directory: &Key, after: Option<&str>) -> StoreFuture<'_, u64> {
+        self.pass(
+            "list",
+            directory,
+            self.fault(),
+            self.inner.weigh(directory, after),
+        )
+    }
+
     fn get_versioned(&self, key: &Key, limit: u64) -> StoreFuture<'_, Option<Versioned>> {
         self.pass(
             "read",
@@ -183,6 +192,10 @@ impl Store for FlakyStore {
             self.fault(),
             self.inner.compare_and_set(key, expected, bytes),
         )
+    }
+
+    fn place(&self) -> Option<String> {
+        self.inner.place()
     }
 
     fn modified(&self, key: &Key) -> StoreFuture<'_, Option<SystemTime>> {

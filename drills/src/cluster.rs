@@ -10,6 +10,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
+use rindle_archive::bucket_server::{BUCKET, BucketServer, KEYS, Manners};
 use rusqlite::{Connection, OpenFlags};
 use serde_json::{Value, json};
 
@@ -48,6 +49,8 @@ pub struct Cluster {
     pub gateway_config: Value,
     /// The same for rindled.json.
     pub follower_config: Value,
+    /// The archive lies in this bucket, and not in a folder.
+    pub bucket: Option<BucketServer>,
     pg_port: u16,
     grpc_port: u16,
     http_port: u16,
@@ -75,8 +78,32 @@ impl Follower {
 }
 
 impl Cluster {
-    /// A source in a database that exists. Nothing of ours runs yet.
+    /// A source in a database that exists. Nothing of ours runs yet. Its archive is a folder, or a bucket where
+    /// `RINDLE_DRILL_STORE` is `bucket`.
     pub async fn new(server: &Server, database: &str, source: &str) -> Result<Self> {
+        if std::env::var("RINDLE_DRILL_STORE").is_ok_and(|it| it == "bucket") {
+            return Self::in_bucket(server, database, source, Manners::Careful).await;
+        }
+        Self::with_archive(server, database, source, None).await
+    }
+
+    /// The same, with the archive in a bucket.
+    pub async fn in_bucket(
+        server: &Server,
+        database: &str,
+        source: &str,
+        manners: Manners,
+    ) -> Result<Self> {
+        let bucket = BucketServer::start(manners)?;
+        Self::with_archive(server, database, source, Some(bucket)).await
+    }
+
+    async fn with_archive(
+        server: &Server,
+        database: &str,
+        source: &str,
+        bucket: Option<BucketServer>,
+    ) -> Result<Self> {
         let dir = RunDir::new(source)?;
         std::fs::create_dir(dir.join("archive"))?;
         Ok(Self {
@@ -89,6 +116,7 @@ impl Cluster {
             followers: Vec::new(),
             gateway_config: json!({}),
             follower_config: json!({}),
+            bucket,
             pg_port: server.port(),
             grpc_port: free_port()?,
             http_port: free_port()?,
@@ -104,8 +132,51 @@ impl Cluster {
         self.announced.push(words.to_owned());
     }
 
+    /// Where the archive's objects lie as files.
     pub fn archive(&self) -> PathBuf {
-        self.dir.join("archive")
+        match &self.bucket {
+            Some(bucket) => bucket.files(),
+            None => self.dir.join("archive"),
+        }
+    }
+
+    /// `backup` in a configuration.
+    fn backup(&self) -> Value {
+        match &self.bucket {
+            Some(bucket) => {
+                json!({"type": "s3", "bucket": BUCKET, "endpoint": bucket.endpoint()})
+            }
+            None => json!({"type": "filesystem", "path": self.archive()}),
+        }
+    }
+
+    /// The flags that say where the archive lies.
+    pub fn store(&self) -> Vec<String> {
+        let archive = self.archive().display().to_string();
+        let args: &[&str] = match &self.bucket {
+            Some(_) => &["--store", "s3"],
+            None => &["--store", "filesystem", "--path", &archive],
+        };
+        args.iter().map(|arg| (*arg).to_owned()).collect()
+    }
+
+    /// An environment, and in it who we are to the bucket.
+    fn env(&self, env: &[(String, String)]) -> Vec<(String, String)> {
+        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let known = self.bucket.as_ref().map(|bucket| {
+            [
+                pair("AWS_ACCESS_KEY_ID", KEYS.0),
+                pair("AWS_SECRET_ACCESS_KEY", KEYS.1),
+                pair("AWS_BUCKET", BUCKET),
+                pair("AWS_ENDPOINT", &bucket.endpoint()),
+            ]
+        });
+        // What is given comes last, and counts.
+        known
+            .into_iter()
+            .flatten()
+            .chain(env.iter().cloned())
+            .collect()
     }
 
     /// The mirror file of a follower.
@@ -189,9 +260,8 @@ impl Cluster {
 
     /// `rindle pg mint`; the caller looks at how it ended.
     pub async fn try_mint(&self) -> Result<Outcome> {
-        let archive = self.archive().display().to_string();
-        let store = ["--store", "filesystem", "--path", &archive];
-        let mut args = store.to_vec();
+        let store = self.store();
+        let mut args: Vec<&str> = store.iter().map(String::as_str).collect();
         args.extend(["--publication", &self.publication]);
         self.pg("mint", &args).await
     }
@@ -221,7 +291,7 @@ impl Cluster {
             name: "rindle".to_owned(),
             binary: "rindle",
             args: args.iter().map(|arg| (*arg).to_owned()).collect(),
-            env: env.to_vec(),
+            env: self.env(env),
         };
         program::run(&self.dir, &start, COMMAND_WITHIN).await
     }
@@ -277,7 +347,7 @@ impl Cluster {
                 "host": "127.0.0.1", "port": self.pg_port, "user": "postgres",
                 "database": self.database, "sslMode": "disable",
             },
-            "backup": {"type": "filesystem", "path": self.archive()},
+            "backup": self.backup(),
         });
         merge(&mut config, &self.gateway_config);
         let file = self.dir.join(&format!("{name}.json"));
@@ -286,7 +356,7 @@ impl Cluster {
             name: name.to_owned(),
             binary: "rindle-pg-gateway",
             args: vec!["--config".to_owned(), file.display().to_string()],
-            env: env.to_vec(),
+            env: self.env(env),
         })
     }
 
@@ -347,7 +417,7 @@ impl Cluster {
             "sources": [{
                 "kind": "pg-gateway", "name": self.source,
                 "url": format!("http://127.0.0.1:{}", self.grpc_port),
-                "backup": {"type": "filesystem", "path": self.archive()},
+                "backup": self.backup(),
             }],
         });
         merge(&mut config, &self.follower_config);
@@ -381,7 +451,7 @@ impl Cluster {
         env: &[(String, String)],
     ) -> Result<()> {
         let mut start = self.followers[number].start.clone();
-        start.env = env.to_vec();
+        start.env = self.env(env);
         let program = Program::start(&self.dir, &start).await?;
         self.followers[number].program = Some(program);
         Ok(())
@@ -396,26 +466,16 @@ impl Cluster {
 
     /// What the producer is started with; `spawn` it to kill it, or take [`Cluster::produce`].
     pub fn producer(&self) -> Start {
-        let archive = self.archive().display().to_string();
         let scratch = self.dir.join("scratch.db").display().to_string();
-        let args = ["backup", "producer", "--source", &self.source];
-        let store = [
-            "--store",
-            "filesystem",
-            "--path",
-            &archive,
-            "--scratch",
-            &scratch,
-        ];
+        let args = ["backup", "producer", "--source", &self.source, "--scratch"];
+        let mut args: Vec<String> = args.map(str::to_owned).to_vec();
+        args.push(scratch);
+        args.extend(self.store());
         Start {
             name: "producer".to_owned(),
             binary: "rindle",
-            args: args
-                .iter()
-                .chain(&store)
-                .map(|arg| (*arg).to_owned())
-                .collect(),
-            env: Vec::new(),
+            args,
+            env: self.env(&[]),
         }
     }
 

@@ -5,6 +5,7 @@
 
 mod archive;
 mod backfills;
+mod bucket;
 mod cases;
 mod degraded;
 mod end_to_end;
@@ -22,6 +23,7 @@ mod random_schema;
 mod reconnect;
 mod refusals;
 mod restore;
+mod retention;
 mod schema;
 mod status;
 mod tidy;

@@ -101,7 +101,7 @@ pub async fn choose_generation(
             list()
         ),
     }?;
-    archive.may_be_written(&chosen)?;
+    archive.prove_once(&chosen).await?;
     Ok(chosen)
 }
 

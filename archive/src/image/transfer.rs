@@ -31,6 +31,9 @@ const ATTEMPTS: u32 = 4;
 /// Wait after the first attempt; four times as long after each further one.
 const FIRST_WAIT: Duration = Duration::from_millis(if cfg!(test) { 1 } else { 100 });
 
+/// A reservation is made again while a restore goes on.
+const RENEWED_EVERY: Duration = Duration::from_secs(3600);
+
 /// How far a transfer is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
@@ -78,10 +81,8 @@ impl Images {
         parts.sort_by_key(|part| part.number);
         let manifest = Manifest::new(self.generation, base, parts, now_ms());
         let (key, bytes) = (keys.manifest(), to_json(&manifest));
-        match self.objects.create(&key, &bytes, MAX_RECORD_BYTES).await? {
-            Stands::Mine => Ok(manifest.info(&id, false)),
-            Stands::Other(_) => Err(damaged(&key, "was written by somebody else")),
-        }
+        put(&self.objects, &key, &bytes, MAX_RECORD_BYTES).await?;
+        Ok(manifest.info(&id, false))
     }
 
     /// As [`Images::fetch`], for a reader that goes on in the log behind it: retention leaves both alone meanwhile. Whoever
@@ -102,14 +103,24 @@ impl Images {
                     image: image.id.clone(),
                 });
             }
-            Err(error) if error.kind() == Kind::Retry => tracing::info!(
+            Err(error) if error.may_not_write() => tracing::info!(
                 image = %image.id,
                 error = %error,
-                "the image is not reserved, for this is not written: should retention take it away, the restore begins again"
+                "the image is not reserved, for we may only read: should retention take it away, the restore begins again"
             ),
             Err(error) => return Err(error),
         }
-        self.fetch(image, to, progress).await
+        let renewing = async {
+            loop {
+                tokio::time::sleep(RENEWED_EVERY).await;
+                // It holds for hours yet.
+                let _renewed = self.reserve(image).await;
+            }
+        };
+        tokio::select! {
+            done = self.fetch(image, to, progress) => done,
+            () = renewing => unreachable!("it has no end"),
+        }
     }
 
     /// Writes an image to `to`, which appears whole or not at all and replaces what has that name.
@@ -134,7 +145,18 @@ impl Images {
             {
                 let (objects, temporary) = (self.objects.clone(), Arc::clone(&temporary));
                 let (key, part) = (keys.part(part.number), part.clone());
-                moving.spawn(async move { get_part(objects, key, temporary, part).await });
+                let manifest = keys.manifest();
+                let image = image.id.clone();
+                moving.spawn(async move {
+                    match get_part(&objects, &key, temporary, part).await? {
+                        Some(bytes) => Ok(bytes),
+                        // Retention deletes the manifest first.
+                        None if !objects.exists(&manifest).await? => {
+                            Err(ImageError::Going { image })
+                        }
+                        None => Err(damaged(&key, "is missing")),
+                    }
+                });
             }
             let Some(done) = joined(moving.join_next().await)? else {
                 break;
@@ -245,18 +267,27 @@ async fn put_part(
         }
     };
     let stored_bytes = object.len() as u64;
+    put(&objects, &key, &object, MAX_BODY_BYTES).await?;
+    Ok(Part {
+        number,
+        bytes: len,
+        stored_bytes,
+        sha256,
+    })
+}
+
+/// Creates one of an image's objects, and tries so often that a hiccup costs nothing.
+pub(super) async fn put(
+    objects: &Objects,
+    key: &Key,
+    bytes: &Bytes,
+    limit: u64,
+) -> Result<(), ImageError> {
     let mut attempt = 1;
     loop {
-        match objects.create(&key, &object, MAX_BODY_BYTES).await {
-            Ok(Stands::Mine) => {
-                return Ok(Part {
-                    number,
-                    bytes: len,
-                    stored_bytes,
-                    sha256,
-                });
-            }
-            Ok(Stands::Other(_)) => return Err(damaged(&key, "was written by somebody else")),
+        match objects.create(key, bytes, limit).await {
+            Ok(Stands::Mine) => return Ok(()),
+            Ok(Stands::Other(_)) => return Err(damaged(key, "was written by somebody else")),
             Err(error) if error.kind() != Kind::Retry || attempt == ATTEMPTS => {
                 return Err(error.into());
             }
@@ -274,17 +305,18 @@ fn pack(file: &File, at: u64, len: u64) -> io::Result<(Digest, Bytes)> {
     Ok((sha256, compress::behind(&slice, |_body_bytes| [])?))
 }
 
+/// None when there is no such object.
 async fn get_part(
-    objects: Objects,
-    key: Key,
+    objects: &Objects,
+    key: &Key,
     temporary: Arc<TempFile>,
     part: Part,
-) -> Result<u64, ImageError> {
+) -> Result<Option<u64>, ImageError> {
     let mut attempt = 1;
     let object = loop {
-        match objects.0.get(&key, part.stored_bytes).await {
+        match objects.0.get(key, part.stored_bytes).await {
             Ok(Some(object)) => break object,
-            Ok(None) => return Err(damaged(&key, "is missing")),
+            Ok(None) => return Ok(None),
             Err(error) if error.kind() != Kind::Retry || attempt == ATTEMPTS => {
                 return Err(error.into());
             }
@@ -292,7 +324,8 @@ async fn get_part(
         }
         back_off(&mut attempt).await;
     };
-    busy(move || unpack(&key, &object, &temporary, &part)).await
+    let key = key.clone();
+    busy(move || unpack(&key, &object, &temporary, &part).map(Some)).await
 }
 
 fn unpack(key: &Key, object: &[u8], temporary: &TempFile, part: &Part) -> Result<u64, ImageError> {

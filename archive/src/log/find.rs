@@ -8,7 +8,10 @@ use rindle_proto::ids::{SegmentNo, Seq};
 use super::Log;
 use crate::layout::{number_of, segment_name};
 use crate::reader::ReadError;
-use crate::store::StoreError;
+use crate::store::{Problem, StoreError};
+
+/// No log is longer.
+const FARTHEST: u64 = 1 << 48;
 
 impl Log {
     /// The last object above `boundary`; the boundary itself when there is none.
@@ -27,6 +30,11 @@ impl Log {
             match self.stands(probe).await? {
                 true => present = probe,
                 false => break probe,
+            }
+            // A proxy may answer that everything is there.
+            if step > FARTHEST {
+                let key = self.keys.segment(SegmentNo(probe));
+                return Err(StoreError::new("believe", &key, Problem::Unavailable, None));
             }
             step *= 2;
         };

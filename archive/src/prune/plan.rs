@@ -33,6 +33,8 @@ pub(super) struct Aged {
     pub(super) base: Seq,
     pub(super) segment: SegmentNo,
     pub(super) published: SystemTime,
+    /// When it was made, by its maker's clock: a copy of the archive has other times, and the same days.
+    pub(super) made: SystemTime,
     pub(super) proved: Option<SystemTime>,
 }
 
@@ -40,6 +42,8 @@ pub(super) struct Aged {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Plan {
     pub(super) kept: BTreeSet<String>,
+    /// Of the kept and proved ones that with the highest base.
+    pub(super) best: Option<String>,
     /// The log up to here goes.
     pub(super) boundary: Option<SegmentNo>,
     /// Images that go.
@@ -67,7 +71,7 @@ pub(super) fn plan(
     let newest = proved().take(rules.newest.max(1));
     let daily = (0..rules.days).filter_map(|back| {
         let wanted = today.checked_sub(back)?;
-        proved().find(|image| day(image.published) == wanted)
+        proved().find(|image| day(image.made.min(image.published)) == wanted)
     });
     let pinned = images.iter().filter(|image| pinned.contains(&image.id));
     let kept: BTreeSet<String> = newest
@@ -88,9 +92,11 @@ pub(super) fn plan(
     let boundary = lowest
         .filter(|_| settled)
         .map(|lowest| SegmentNo(lowest.0.saturating_sub(1)));
-    let best = proved().filter(is_kept).map(|image| image.base).max();
+    let best = proved().find(is_kept);
     let goes = |image: &&Aged| {
-        !is_kept(image) && is_old(image.published) && best.is_some_and(|best| best > image.base)
+        !is_kept(image)
+            && is_old(image.published)
+            && best.is_some_and(|best| best.base > image.base)
     };
     let dropped = images
         .iter()
@@ -98,6 +104,7 @@ pub(super) fn plan(
         .map(|image| image.id.clone())
         .collect();
     Plan {
+        best: best.map(|image| image.id.clone()),
         kept,
         boundary: boundary.filter(|boundary| boundary.0 > 0),
         dropped,
@@ -119,6 +126,7 @@ mod tests {
             base: Seq(hour),
             segment: SegmentNo(hour * 10),
             published: at(hour),
+            made: at(hour),
             proved: Some(at(hour)),
         };
         let mut images: Vec<Aged> = hours.into_iter().map(image).collect();
@@ -186,6 +194,17 @@ mod tests {
             (kept(&found), found.boundary),
             (vec![3, 9], Some(SegmentNo(29)))
         );
+    }
+
+    #[test]
+    fn a_copy_of_the_archive_keeps_its_days() {
+        let mut copied = images(1..=250);
+        for image in &mut copied {
+            image.published = at(249);
+            image.proved = Some(at(249));
+        }
+        let found = plan(at(250), Rules::default(), &copied, &BTreeSet::new());
+        assert_eq!(kept(&found), [119, 143, 167, 191, 215, 239, 248, 249, 250]);
     }
 
     /// A clock that was set back makes everything young, and one ahead only the days wrong.

@@ -38,6 +38,18 @@ impl Unclear {
         Self::of(format!("no answer within {} s", limit.as_secs()))
     }
 
+    /// Whoever gives credentials did not answer in time; the next call finds what he says.
+    pub(super) fn nobody(limit: Duration) -> Self {
+        let why = format!(
+            "whoever gives them does not answer within {} s",
+            limit.as_secs()
+        );
+        Self {
+            source: super::identity::NoIdentity(why).into(),
+            ..Self::late(limit)
+        }
+    }
+
     pub(super) fn wrong_length(len: u64) -> Self {
         Self::of(format!(
             "the answer's body has not the {len} bytes that it announced"
@@ -59,7 +71,7 @@ impl Unclear {
     pub(super) fn answer(&self) -> Answer {
         match (self.status, self.code.as_deref()) {
             (Some(412), _) => Answer::Taken,
-            (Some(409), _) => Answer::Conflict,
+            (Some(409), Some("ConditionalRequestConflict")) => Answer::Conflict,
             (Some(404), Some("NoSuchKey")) => Answer::Absent,
             _ => Answer::Other,
         }
@@ -68,6 +80,9 @@ impl Unclear {
     pub(super) fn problem(&self) -> Problem {
         match (self.status, self.code.as_deref()) {
             (_, Some("NoSuchBucket")) => Problem::NoBucket,
+            (_, Some("InvalidObjectState")) => Problem::Frozen,
+            (_, Some("ConditionalRequestConflict")) => Problem::Conflict,
+            (Some(416), _) => Problem::Empty,
             (_, Some("RequestTimeTooSkewed")) => Problem::ClockSkewed,
             (_, Some("ExpiredToken" | "InvalidToken" | "TokenRefreshRequired"))
             | (Some(401 | 403), _) => Problem::Unauthorized,
@@ -177,6 +192,7 @@ mod tests {
             (412, Some("PreconditionFailed"), Answer::Taken),
             (409, Some("ConditionalRequestConflict"), Answer::Conflict),
             (404, Some("NoSuchKey"), Answer::Absent),
+            (409, Some("OperationAborted"), Answer::Other),
             (404, Some("NoSuchBucket"), Answer::Other),
             (404, None, Answer::Other),
             (500, Some("InternalError"), Answer::Other),
@@ -195,6 +211,8 @@ mod tests {
             (403, Some("SignatureDoesNotMatch"), Problem::Unauthorized),
             (400, Some("ExpiredToken"), Problem::Unauthorized),
             (301, None, Problem::OtherRegion),
+            (403, Some("InvalidObjectState"), Problem::Frozen),
+            (416, Some("InvalidRange"), Problem::Empty),
             (503, Some("SlowDown"), Problem::Unavailable),
         ] {
             assert_eq!(

@@ -1,7 +1,8 @@
 //! Who we are to the bucket. One identity for both libraries: static keys, a profile, web identity, the role of a
 //! container or instance, in the usual order.
 
-use std::sync::Arc;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use aws_config::default_provider::credentials::DefaultCredentialsChain;
@@ -13,7 +14,7 @@ use aws_runtime::env_config::file::{EnvConfigFileKind, EnvConfigFiles};
 use aws_sdk_s3::config::Region;
 use object_store::CredentialProvider;
 use object_store::aws::AwsCredential;
-use tokio::sync::Mutex;
+use tokio::sync::watch;
 
 use super::S3Settings;
 
@@ -30,49 +31,106 @@ const EARLY: Duration = Duration::from_secs(300);
 )]
 pub(super) struct NoIdentity(pub(super) String);
 
-/// What is known until it ends, or is refused.
+/// What is known until it ends, or is refused. Shared by clones, and by the task that asks.
+#[derive(Clone, Debug)]
+pub(super) struct Identity(Arc<Inner>);
+
 #[derive(Debug)]
-pub(super) struct Identity {
-    known: Mutex<Option<Credentials>>,
-    refused: std::sync::atomic::AtomicBool,
+struct Inner {
+    state: Mutex<State>,
     region: String,
-    profile_file: Option<std::path::PathBuf>,
+    profile_file: Option<PathBuf>,
 }
+
+#[derive(Debug, Default)]
+struct State {
+    known: Option<Credentials>,
+    /// The server refused it.
+    refused: bool,
+    /// Somebody asks already: he outlives the request that made him ask.
+    loading: Option<watch::Receiver<Option<Loaded>>>,
+}
+
+type Loaded = Result<Credentials, String>;
 
 impl Identity {
     pub(super) fn new(settings: &S3Settings) -> Self {
-        Self {
-            known: Mutex::new(None),
-            refused: std::sync::atomic::AtomicBool::new(false),
+        Self(Arc::new(Inner {
+            state: Mutex::default(),
             region: settings.region.clone(),
             profile_file: settings.profile_file.clone(),
-        }
+        }))
     }
 
     /// The server refused it: the next request looks again.
     pub(super) fn forget(&self) {
-        self.refused
-            .store(true, std::sync::atomic::Ordering::Relaxed);
+        self.0.state().refused = true;
+    }
+
+    /// Requests wait for whoever gives credentials.
+    pub(super) fn is_loading(&self) -> bool {
+        self.0.state().loading.is_some()
     }
 
     async fn credentials(&self) -> Result<Credentials, NoIdentity> {
-        let mut known = self.known.lock().await;
-        let refused = self
-            .refused
-            .swap(false, std::sync::atomic::Ordering::Relaxed);
-        let holds = |it: &Credentials| {
-            let end = it.expiry();
-            end.is_none_or(|end| end > SystemTime::now() + EARLY)
+        let mut loading = {
+            let mut state = self.0.state();
+            let early = SystemTime::now() + EARLY;
+            if let Some(known) = state.usable(early) {
+                return Ok(known);
+            }
+            match &state.loading {
+                Some(loading) => loading.clone(),
+                None => {
+                    let (tell, loading) = watch::channel(None);
+                    state.loading = Some(loading.clone());
+                    let inner = Arc::clone(&self.0);
+                    tokio::spawn(async move { tell.send(Some(inner.renew().await)) });
+                    loading
+                }
+            }
         };
-        if let Some(credentials) = known.as_ref().filter(|it| !refused && holds(it)) {
-            return Ok(credentials.clone());
+        let told = loading.wait_for(Option::is_some).await;
+        let loaded = match told.ok().as_deref() {
+            Some(Some(loaded)) => loaded.clone(),
+            Some(None) | None => Err("the task that asks for them died".to_owned()),
+        };
+        // What still holds is better than nothing.
+        loaded.or_else(|why| {
+            let known = self.0.state().usable(SystemTime::now());
+            known.ok_or(NoIdentity(why))
+        })
+    }
+}
+
+impl State {
+    /// What is known, not refused, and holds beyond a moment.
+    fn usable(&self, until: SystemTime) -> Option<Credentials> {
+        let known = self.known.as_ref().filter(|_| !self.refused)?;
+        known
+            .expiry()
+            .is_none_or(|end| end > until)
+            .then(|| known.clone())
+    }
+}
+
+impl Inner {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn renew(&self) -> Loaded {
+        let loaded = match tokio::time::timeout(WITHIN, self.load()).await {
+            Ok(loaded) => loaded.map_err(|error| chain(&error)),
+            Err(_elapsed) => Err(format!("no answer within {} s", WITHIN.as_secs())),
+        };
+        let mut state = self.state();
+        state.loading = None;
+        if let Ok(credentials) = &loaded {
+            state.known = Some(credentials.clone());
+            state.refused = false;
         }
-        let loaded = tokio::time::timeout(WITHIN, self.load()).await;
-        let loaded = loaded
-            .map_err(|_elapsed| NoIdentity(format!("no answer within {} s", WITHIN.as_secs())))?
-            .map_err(|error| NoIdentity(chain(&error)))?;
-        *known = Some(loaded.clone());
-        Ok(loaded)
+        loaded
     }
 
     /// Made anew each time: providers read files once only.
@@ -103,7 +161,7 @@ fn chain(error: &dyn std::error::Error) -> String {
 
 /// The identity as the SDK asks for it.
 #[derive(Debug)]
-pub(super) struct ForSdk(pub(super) Arc<Identity>);
+pub(super) struct ForSdk(pub(super) Identity);
 
 impl ProvideCredentials for ForSdk {
     fn provide_credentials<'a>(&'a self) -> future::ProvideCredentials<'a>

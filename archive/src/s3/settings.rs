@@ -104,6 +104,12 @@ impl S3Settings {
         }
     }
 
+    /// Endpoint, bucket and prefix.
+    pub(super) fn place(&self) -> String {
+        let endpoint = self.endpoint.as_deref().unwrap_or("aws");
+        format!("{endpoint}/{}/{}", self.bucket, self.prefix)
+    }
+
     pub(super) fn is_plain_http(&self) -> bool {
         let endpoint = self.endpoint.as_deref();
         endpoint.is_some_and(|it| it.starts_with("http://"))

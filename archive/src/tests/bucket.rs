@@ -27,7 +27,7 @@ struct Bucket {
 
 impl Bucket {
     async fn new(manners: Manners) -> Self {
-        let server = BucketServer::start(manners).await.unwrap();
+        let server = BucketServer::start(manners).unwrap();
         let settings = server.settings().unwrap();
         let settings = settings.with_answers_within(Duration::from_millis(500));
         let source = "app".parse().unwrap();
@@ -249,16 +249,16 @@ async fn absence_is_not_guessed() {
         (Fault::CutBefore, Problem::Unavailable),
         (Fault::Silent, Problem::Unavailable),
     ] {
-        bucket.server.fail(Rule::once(Method::GET, fault));
+        bucket.server.fail(Rule::always(Method::GET, fault));
         let error = bucket.store.get(&key, LIMIT).await.unwrap_err();
         assert_eq!(
             (error.problem, error.kind()),
             (problem, Kind::Retry),
             "{fault:?}: {error}"
         );
-        bucket.server.fail(Rule::once(Method::GET, fault));
         let listed = bucket.store.list(&key, None).await.unwrap_err();
         assert_eq!(listed.kind(), Kind::Retry, "{fault:?}");
+        bucket.server.mend();
         assert_eq!(
             bucket.store.get(&key, LIMIT).await.unwrap(),
             Some(bytes("here"))
@@ -336,7 +336,7 @@ async fn keys_that_change_are_read_anew() {
 
 #[tokio::test]
 async fn nobody_who_we_are_is_told() {
-    let server = BucketServer::start(Manners::Careful).await.unwrap();
+    let server = BucketServer::start(Manners::Careful).unwrap();
     let settings = server.settings().unwrap();
     let settings = settings.with_profile_file(server.files().join("absent"));
     let store = S3Store::new(&settings).unwrap();
@@ -380,14 +380,33 @@ async fn a_store_that_lets_two_writers_win_is_refused() {
     assert_eq!(error.kind(), Kind::Retry, "{error}");
 }
 
+/// A proof holds for one bucket: whoever copies an archive elsewhere has it proved there before anything is written.
 #[tokio::test]
-async fn a_log_that_was_copied_into_a_bucket_is_only_read() {
+async fn an_archive_that_was_copied_is_proved_where_it_is() {
     let bucket = Bucket::new(Manners::Careful).await;
     let mut record = generation_record(generation());
-    let error = bucket.archive.may_be_written(&record).unwrap_err();
-    assert!(error.to_string().contains("rindle pg mint"), "{error}");
     record.proved = bucket.archive.prove_store().await.unwrap();
-    bucket.archive.may_be_written(&record).unwrap();
+    bucket.server.seen();
+    bucket.archive.prove_once(&record).await.unwrap();
+    assert_eq!(bucket.server.seen().requests.len(), 0, "minted here");
+    for other in [None, Some("elsewhere/archive/".to_owned())] {
+        record.proved = record.proved.map(|proved| crate::probe::Proved {
+            place: other.clone().unwrap_or_default(),
+            ..proved
+        });
+        let there = Bucket::new(Manners::Deaf).await;
+        let error = there.archive.prove_once(&record).await.unwrap_err();
+        assert!(
+            error.to_string().contains("cannot hold an archive"),
+            "{error}"
+        );
+        there.server.behave(Manners::Careful);
+        there.archive.prove_once(&record).await.unwrap();
+        there.server.seen();
+        there.archive.prove_once(&record).await.unwrap();
+        let seen = there.server.seen();
+        assert_eq!(seen.requests.len(), 1, "once is enough: {seen:?}");
+    }
 }
 
 /// A server that stops answering costs a call its limit and no more, and nothing is confirmed.

@@ -34,8 +34,8 @@ enum Place {
 
 impl Place {
     async fn new() -> (Self, Arc<dyn Store>) {
-        if std::env::var("RINDLE_TEST_STORE").is_ok_and(|it| it == "bucket") {
-            let server = BucketServer::start(Manners::Careful).await.unwrap();
+        if Env::in_bucket() {
+            let server = BucketServer::start(Manners::Careful).unwrap();
             let store = S3Store::new(&server.settings().unwrap()).unwrap();
             return (Self::Bucket(server), Arc::new(store));
         }
@@ -52,6 +52,10 @@ impl Place {
 }
 
 impl Env {
+    pub(super) fn in_bucket() -> bool {
+        std::env::var("RINDLE_TEST_STORE").is_ok_and(|it| it == "bucket")
+    }
+
     pub(super) async fn new() -> Self {
         let (place, store) = Place::new().await;
         let flaky = FlakyStore::new(store);

@@ -43,8 +43,12 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
         scratch: args.scratch,
     };
     let stop = stop_on_signal()?;
+    let due = Due {
+        keep: args.keep,
+        every: args.every,
+    };
     let Some(every) = args.every else {
-        return once(&job, args.keep, &stop).await;
+        return once(&job, &due, &stop).await;
     };
     let mut ticks = tokio::time::interval(every);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -53,7 +57,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
             () = stop.cancelled() => return Ok(Outcome::done("stopped", json!({"stopped": true}))),
             _ = ticks.tick() => {}
         }
-        match once(&job, args.keep, &stop).await {
+        match once(&job, &due, &stop).await {
             Ok(outcome) if outcome.failed => tracing::error!("{}", outcome.text),
             Ok(outcome) => tracing::info!("{}", outcome.text),
             Err(error) if may_pass(&error) => tracing::error!("no image: {error:#}"),
@@ -62,7 +66,13 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Outcome> {
     }
 }
 
-async fn once(job: &Job, keep: Keep, stop: &CancellationToken) -> anyhow::Result<Outcome> {
+/// What a run does besides images.
+struct Due {
+    keep: Keep,
+    every: Option<Duration>,
+}
+
+async fn once(job: &Job, due: &Due, stop: &CancellationToken) -> anyhow::Result<Outcome> {
     let watch = progress::watch();
     let mut made = rindle_producer::run(job.clone(), watch, stop.clone()).await?;
     // One error for all of them ends as any other.
@@ -81,7 +91,16 @@ async fn once(job: &Job, keep: Keep, stop: &CancellationToken) -> anyhow::Result
         if matches!(made.state, State::Failed(_) | State::NotComplete) {
             continue;
         }
-        let (said, pruned, ok) = prune::one(&job.archive, made.generation, keep, false).await;
+        let every = due.every.map(|every| every.as_secs());
+        if let Err(error) = job.archive.note_run(made.generation, every).await {
+            tracing::warn!(error = %error, "the run is not noted, and may be taken for one that did not come");
+        }
+        let pruned = prune::one(&job.archive, made.generation, due.keep, false);
+        let (said, pruned, ok) = tokio::select! {
+            pruned = pruned => pruned,
+            // It may end anywhere; the next pass goes on.
+            () = stop.cancelled() => return Err(ProducerError::Stopped.into()),
+        };
         line.push_str("; ");
         line.push_str(&said);
         document["retention"] = pruned;

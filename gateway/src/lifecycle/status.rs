@@ -88,20 +88,16 @@ pub async fn status(request: StatusRequest<'_>) -> Status {
         "generation",
         archive::generation(request.archive).await,
     );
-    let id: Option<Generation> = generation.as_ref().map(|generation| generation.id);
     // Before the archive: what is acknowledged later is in the archive by then, so a busy source never seems to be
     // acknowledged past it.
     let slot_name = generation.as_ref().map(|generation| &*generation.slot);
     let (postgres, slot) = postgres::look(request.endpoint, slot_name, &mut why).await;
-    let (log, images) = match id {
-        Some(id) => (
-            look_at_log(request.archive, id, &mut why).await,
-            keep(
-                &mut why,
-                "images",
-                archive::images(request.archive, id).await,
-            ),
-        ),
+    let (log, images) = match &generation {
+        Some(generation) => {
+            let log = look_at_log(request.archive, generation.id, &mut why).await;
+            let images = archive::images(request.archive, generation, log.as_ref()).await;
+            (log, keep(&mut why, "images", images))
+        }
         None => {
             why.insert("archive", NOT_MINTED.to_owned());
             why.insert("images", NOT_MINTED.to_owned());
@@ -124,6 +120,7 @@ pub async fn status(request: StatusRequest<'_>) -> Status {
             "only the gateway knows what it copies".to_owned(),
         );
     }
+    let (images, stale) = images.map_or((None, None), |(images, stale)| (Some(images), stale));
     let mut status = Status {
         source: request.source.clone(),
         generation,
@@ -138,7 +135,7 @@ pub async fn status(request: StatusRequest<'_>) -> Status {
         why,
         verdict: Verdict::default(),
     };
-    status.verdict = verdict::verdict(&status);
+    status.verdict = verdict::verdict(&status, stale.as_ref());
     status
 }
 

@@ -1,6 +1,7 @@
 //! Keeps what is believed in the archive, so that a start reads only the end of the log.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use rindle_archive::Log;
 use rindle_proto::ids::Position;
@@ -10,21 +11,26 @@ use crate::live::{Durable, Live};
 use crate::session::belief::checkpoint;
 use crate::ship::chain;
 
-/// While nothing changes, a checkpoint is made each time this much was archived.
+/// While nothing changes, a checkpoint is made each time this much was archived, or the archive moved after this time:
+/// retention keeps the log from the newest ones on.
 const EVERY_BYTES: u64 = 256 << 20;
+const EVERY: Duration = Duration::from_secs(3600);
 
 /// Makes checkpoints until dropped.
 pub(super) async fn run(archive: Log, live: Arc<Live>) {
     let mut beliefs = live.beliefs();
     let mut durable = live.durable();
     // Of the last checkpoint that this session made, or began with.
-    let mut last: Option<(Position, u64)> = None;
+    let mut last: Option<(Position, u64, Instant)> = None;
     loop {
         let belief = beliefs.borrow_and_update().clone();
         let now = *durable.borrow_and_update();
         if let Some(belief) = belief.filter(|belief| belief.offset <= now.mark.offset) {
-            let changed = last.is_none_or(|(position, _)| position.seq < belief.position.seq);
-            let far = last.is_some_and(|(_, offset)| now.mark.offset >= offset + EVERY_BYTES);
+            let changed = last.is_none_or(|(position, ..)| position.seq < belief.position.seq);
+            let far = last.is_some_and(|(_, offset, made)| {
+                let moved = now.mark.offset.saturating_sub(offset);
+                moved >= EVERY_BYTES || moved > 0 && made.elapsed() >= EVERY
+            });
             let at = match (changed, far) {
                 (true, _) => Some(belief.position),
                 (false, true) => commit_at(&now),
@@ -33,7 +39,7 @@ pub(super) async fn run(archive: Log, live: Arc<Live>) {
             if let Some(at) = at
                 && keep(&archive, at, &belief.believed).await
             {
-                last = Some((at, now.mark.offset));
+                last = Some((at, now.mark.offset, Instant::now()));
             }
         }
         tokio::select! {

@@ -1,17 +1,24 @@
 //! What the archive says.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
+use rindle_archive::freshness::Stale;
 use rindle_archive::{Archive, GenerationRecord};
-use rindle_proto::ids::{Epoch, Generation, Lsn, SegmentNo, Seq, Timeline};
+use rindle_proto::ids::{EndLsn, Epoch, Generation, Lsn, SegmentNo, Seq, Timeline};
 use serde::Serialize;
 use serde_json::Value;
 
 use super::super::mint::now_ms;
 use crate::ship::chain;
 
-/// Why the length of the log is null.
-const NO_LENGTHS: &str = "the store lists names without lengths; use the store's own tools";
+/// Whoever asks in trouble does not wait for millions of names.
+const WEIGHED_WITHIN: Duration = Duration::from_secs(5);
+const TOO_MANY: &str =
+    "the log has too many objects to be weighed in 5 s; use the store's own tools";
+
+/// `archiveCatchUpMaxBytes` where no gateway says otherwise.
+const CATCH_UP_MAX_BYTES: u64 = 1 << 30;
 
 /// Why the verification is null.
 const NO_SCRUB: &str =
@@ -119,10 +126,18 @@ pub(super) async fn log(
     let last = head.as_ref().map_or(SegmentNo(0), |head| head.segment);
     let segments = log.objects_up_to(last).await;
     let segments = segments.map_err(|error| chain(&error))?;
-    let bytes = (segments == 0).then_some(0);
-    if bytes.is_none() {
-        why.insert("archive.bytes", NO_LENGTHS.to_owned());
-    }
+    let weighed = archive.log_bytes(generation, SegmentNo(0));
+    let bytes = match tokio::time::timeout(WEIGHED_WITHIN, weighed).await {
+        Ok(Ok(bytes)) => Some(bytes),
+        Ok(Err(error)) => {
+            why.insert("archive.bytes", chain(&error));
+            None
+        }
+        Err(_elapsed) => {
+            why.insert("archive.bytes", TOO_MANY.to_owned());
+            None
+        }
+    };
     why.insert("archive.verification", NO_SCRUB.to_owned());
     Ok(match head {
         Some(head) => ArchiveStatus {
@@ -154,14 +169,23 @@ pub(super) async fn log(
     })
 }
 
-/// The images.
+/// The images, and what is stale about them.
 pub(super) async fn images(
     archive: &Archive,
-    generation: Generation,
-) -> Result<Vec<ImageStatus>, String> {
-    let images = archive
-        .images(generation)
-        .list()
+    of: &GenerationStatus,
+    log: Option<&ArchiveStatus>,
+) -> Result<(Vec<ImageStatus>, Option<Stale>), String> {
+    let images = archive.images(of.id).list().await;
+    let images = images.map_err(|error| chain(&error))?;
+    let last_commit = log.and_then(|log| log.last_commit_lsn).map(EndLsn);
+    let fresh = archive
+        .freshness(
+            of.id,
+            of.minted_at_ms,
+            &images,
+            last_commit,
+            CATCH_UP_MAX_BYTES,
+        )
         .await
         .map_err(|error| chain(&error))?;
     let status = |image: rindle_archive::ImageInfo| ImageStatus {
@@ -173,7 +197,8 @@ pub(super) async fn images(
         created_at_ms: image.created_at_ms,
         age_seconds: age_seconds(image.created_at_ms),
     };
-    Ok(images.into_iter().map(status).collect())
+    let listed = images.into_iter().map(status).collect();
+    Ok((listed, fresh.stale(now_ms())))
 }
 
 /// Nothing for a moment in the future: the clock that wrote it is another machine's.

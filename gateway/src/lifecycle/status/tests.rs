@@ -89,7 +89,7 @@ fn gateway() -> Value {
 fn reason(change: impl FnOnce(&mut Status)) -> String {
     let mut status = well();
     change(&mut status);
-    let verdict = verdict::verdict(&status);
+    let verdict = verdict::verdict(&status, None);
     assert_eq!(verdict.ok, verdict.reason.is_none());
     assert_eq!(verdict.ok, verdict.next_step.is_none());
     assert!(!verdict.sentence.is_empty());
@@ -193,7 +193,7 @@ fn trouble_comes_with_the_time_that_is_left() {
         let slot = status.slot.as_mut().unwrap();
         (slot.safe_wal_bytes, slot.seconds_left) = (Some(1000), left);
         change(&mut status);
-        verdict::verdict(&status).sentence
+        verdict::verdict(&status, None).sentence
     };
     let away = |status: &mut Status| unknown(status, "gateway", "refused");
     for (left, words) in [

@@ -1,5 +1,6 @@
 //! One sentence about a source: the worst thing that is known, and what to do about it. Pure.
 
+use rindle_archive::freshness::Stale;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -34,8 +35,8 @@ impl Verdict {
 }
 
 /// The first thing that is wrong, with the time that is left for it.
-pub(super) fn verdict(status: &Status) -> Verdict {
-    let mut verdict = worst(status);
+pub(super) fn verdict(status: &Status, stale: Option<&Stale>) -> Verdict {
+    let mut verdict = worst(status, stale);
     let left = status.slot.as_ref().and_then(|slot| slot.seconds_left);
     if let Some(left) = left.filter(|_| !verdict.ok) {
         verdict.sentence += &match left {
@@ -50,7 +51,7 @@ pub(super) fn verdict(status: &Status) -> Verdict {
 }
 
 /// The first thing that is wrong, in the order in which an operator must mend them.
-fn worst(status: &Status) -> Verdict {
+fn worst(status: &Status, stale: Option<&Stale>) -> Verdict {
     let Some(generation) = &status.generation else {
         return no_generation(status);
     };
@@ -69,6 +70,7 @@ fn worst(status: &Status) -> Verdict {
     wrong
         .or_else(|| first_copy(archive))
         .or_else(|| standby_not_ready(status))
+        .or_else(|| stale.map(not_fresh))
         .unwrap_or_else(|| well(status, archive))
 }
 
@@ -213,6 +215,14 @@ fn standby_not_ready(status: &Status) -> Option<Verdict> {
     let standby = status.standby.as_ref().filter(|standby| !standby.ready)?;
     let next = standby.next_step.clone().unwrap_or_default();
     Some(Verdict::bad("StandbyNotReady", &*standby.sentence, next))
+}
+
+fn not_fresh(stale: &Stale) -> Verdict {
+    let next = match stale {
+        Stale::ProducerSilent { .. } => "look at the producer's last line, and at what starts it",
+        Stale::SnapshotStale { .. } => "run rindle backup producer, and more often",
+    };
+    Verdict::bad(stale.name(), stale.sentence(), next)
 }
 
 fn well(status: &Status, archive: &ArchiveStatus) -> Verdict {
