@@ -16,7 +16,7 @@ use ulid::Ulid;
 use crate::archive::Archive;
 use crate::boundary::{self, Boundary, Pin, millis};
 use crate::bulk::parts_of;
-use crate::error::ArchiveError;
+use crate::error::{ArchiveError, Kind};
 use crate::image::{ImageError, Images};
 use crate::layout::Key;
 use crate::log::Log;
@@ -30,6 +30,9 @@ use plan::{Aged, Plan, plan};
 /// Log objects that go at once, and how many before it is noted how far that is.
 const AT_ONCE: usize = 16;
 const NOTED_EVERY: u64 = 1024;
+
+/// Attempts at the object that tells the time: a hiccup ends no pass.
+const TRIES: u32 = 4;
 
 /// Beliefs that stay for a start.
 const STARTS: usize = 2;
@@ -84,9 +87,15 @@ impl From<StoreError> for PruneError {
 impl Objects {
     /// The store's own time: that of an object which is written for it.
     pub(crate) async fn now(&self, clock: &Key) -> Result<SystemTime, StoreError> {
-        self.0
-            .create(clock, bytes::Bytes::from_static(b"now"))
-            .await?;
+        let now = bytes::Bytes::from_static(b"now");
+        let mut tries = 1;
+        while let Err(error) = self.0.create(clock, now.clone()).await {
+            if error.kind() != Kind::Retry || tries == TRIES {
+                return Err(error);
+            }
+            tokio::time::sleep(Duration::from_millis(50) * tries).await;
+            tries += 1;
+        }
         let written = self.0.modified(clock).await?;
         self.0.delete(clock).await?;
         written.ok_or_else(|| StoreError::new("read", clock, Problem::Unavailable, None))

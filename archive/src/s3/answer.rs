@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use aws_sdk_s3::error::{ProvideErrorMetadata, SdkError};
 
+use super::identity::NoIdentity;
 use crate::store::Problem;
 
 /// What a caller may conclude.
@@ -45,7 +46,7 @@ impl Unclear {
             limit.as_secs()
         );
         Self {
-            source: super::identity::NoIdentity(why).into(),
+            source: NoIdentity(why).into(),
             ..Self::late(limit)
         }
     }
@@ -90,12 +91,8 @@ impl Unclear {
             | (_, Some("PermanentRedirect" | "AuthorizationHeaderMalformed")) => {
                 Problem::OtherRegion
             }
-            _ => match self.source.is::<super::identity::NoIdentity>()
-                || told_in(&*self.source, |it| it.is::<super::identity::NoIdentity>())
-            {
-                true => Problem::Unauthorized,
-                false => Problem::Unavailable,
-            },
+            _ if self.source.is::<NoIdentity>() => Problem::Unauthorized,
+            _ => Problem::Unavailable,
         }
     }
 
@@ -104,16 +101,16 @@ impl Unclear {
     }
 }
 
-/// Something in the chain of causes is such.
-fn told_in(error: &(dyn Error + 'static), is: impl Fn(&(dyn Error + 'static)) -> bool) -> bool {
-    let mut next = Some(error);
-    while let Some(error) = next {
-        if is(error) {
-            return true;
+/// All causes in one text: both libraries' errors repeat each other. That nobody tells who we are is one of its own.
+fn source_of(error: &(dyn Error + 'static), text: String) -> Box<dyn Error + Send + Sync> {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        if let Some(nobody) = error.downcast_ref::<NoIdentity>() {
+            return NoIdentity(nobody.0.clone()).into();
         }
-        next = error.source();
+        cause = error.source();
     }
-    false
+    text.into()
 }
 
 /// Where the document of an error stands in its text: object_store gives both only there.
@@ -124,7 +121,7 @@ impl From<object_store::Error> for Unclear {
         Self {
             status: status_in(&text).or(redirected),
             code: between(&text, "<Code>", "</Code>").map(str::to_owned),
-            source: error.into(),
+            source: source_of(&error, text),
         }
     }
 }
@@ -138,14 +135,10 @@ where
         let code = error.code().map(str::to_owned);
         // The SDK's own text is "service error"; what it knows stands in its causes.
         let text = chain(&error);
-        let source = match told_in(&error, |it| it.is::<super::identity::NoIdentity>()) {
-            true => super::identity::NoIdentity(text).into(),
-            false => text.into(),
-        };
         Self {
             status,
             code,
-            source,
+            source: source_of(&error, text),
         }
     }
 }
