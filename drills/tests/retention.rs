@@ -53,74 +53,29 @@ fn told(outcome: &Outcome) -> Value {
     told["generations"][0].clone()
 }
 
-/// The first copy's rows, the log and the older images go; followers, new ones, a new gateway host and every restore go on.
-#[tokio::test]
-async fn what_goes_is_missed_by_nobody() {
-    let server = Server::start().await.unwrap();
-    let mut cluster = Cluster::new(&server, "postgres", "retention")
-        .await
-        .unwrap();
-    let setup = "create table t(id int primary key, v text); insert into t select n, n from generate_series(1, 2000) n";
-    cluster.session.run(setup).await.unwrap();
-    cluster.prepare(&["public.t"]).await.unwrap();
-    cluster.mint().await.unwrap();
-    cluster.gateway_config = json!({"backup": {"minPutIntervalMs": 1}});
-    cluster.start_gateway().await.unwrap();
-    let ahead = cluster.add_follower().await.unwrap();
-    let behind = cluster.add_follower().await.unwrap();
-    for follower in [ahead, behind] {
-        cluster.must_be_equal(follower).await.unwrap();
+/// Transactions, a migration, and an image of them.
+async fn write_a_round(cluster: &mut Cluster, round: u32) {
+    for n in 0..10 {
+        let id = round * 10_000 + n;
+        let insert =
+            format!("insert into t values ({id}, 'x'); update t set v = 'y' where id = {n}");
+        cluster.session.run(&insert).await.unwrap();
     }
-    // This one stays where it is.
-    cluster.follower(behind).unwrap().kill().await.unwrap();
-    let bulk = cluster.log_dir().unwrap().with_file_name("bulk");
-    // A start needs the end of the first copy yet: it stays, whatever images there are.
+    // What is believed is kept with each change of the schema, and every hour.
+    let migration = format!("alter table t add c{round} int");
+    cluster.session.run(&migration).await.unwrap();
+    let end = cluster.source_position().await.unwrap();
+    let mark = cluster.mark().await.unwrap();
+    cluster.until_marked(0, mark, READY_WITHIN).await.unwrap();
+    wait::until_true("the archive", READY_WITHIN, async || {
+        Ok(cluster.archived()? >= end)
+    })
+    .await
+    .unwrap();
     cluster.produce().await.unwrap();
-    age(&cluster.archive(), Duration::from_secs(2 * 3600));
-    prune(&cluster, &[]).await;
-    assert!(parts(&bulk) > 0);
-    for round in 1..=4 {
-        for n in 0..10 {
-            let id = round * 10_000 + n;
-            let insert =
-                format!("insert into t values ({id}, 'x'); update t set v = 'y' where id = {n}");
-            cluster.session.run(&insert).await.unwrap();
-        }
-        // What is believed is kept with each change of the schema, and every hour.
-        let migration = format!("alter table t add c{round} int");
-        cluster.session.run(&migration).await.unwrap();
-        let end = cluster.source_position().await.unwrap();
-        let mark = cluster.mark().await.unwrap();
-        cluster
-            .until_marked(ahead, mark, READY_WITHIN)
-            .await
-            .unwrap();
-        wait::until_true("the archive", READY_WITHIN, async || {
-            Ok(cluster.archived()? >= end)
-        })
-        .await
-        .unwrap();
-        cluster.produce().await.unwrap();
-    }
-    let before = segments(&cluster);
-    // Nothing goes within the hour.
-    let early = told(&prune(&cluster, &[]).await);
-    assert_eq!(early["segments"], 0, "{early}");
-    age(&cluster.archive(), Duration::from_secs(2 * 3600));
-    let dry = told(&prune(&cluster, &["--dry-run"]).await);
-    assert!(segments(&cluster) >= before, "nothing went");
-    let done = told(&prune(&cluster, &[]).await);
-    assert_eq!(
-        (&dry["images"], &dry["boundary"]),
-        (&done["images"], &done["boundary"])
-    );
-    assert_eq!(done["images"].as_array().unwrap().len(), 3, "{done}");
-    assert!(done["segments"].as_u64().unwrap() > 2, "{done}");
-    // By this pass or by one of the producer's.
-    assert_eq!(parts(&bulk), 0);
-    assert!(segments(&cluster) < before);
-    println!("{before} log objects, {} left; {done}", segments(&cluster));
+}
 
+async fn everybody_goes_on(cluster: &mut Cluster, ahead: usize, behind: usize) {
     // Whoever is near the head notices nothing; a new gateway host starts from what is left.
     cluster.gateway().unwrap().kill().await.unwrap();
     std::fs::remove_dir_all(cluster.data_dir()).unwrap();
@@ -156,4 +111,55 @@ async fn what_goes_is_missed_by_nobody() {
         .unwrap();
     // And the producer goes on.
     cluster.produce().await.unwrap();
+}
+
+/// The first copy's rows, the log and the older images go; followers, new ones, a new gateway host and every restore go on.
+#[tokio::test]
+async fn what_goes_is_missed_by_nobody() {
+    let server = Server::start().await.unwrap();
+    let mut cluster = Cluster::new(&server, "postgres", "retention")
+        .await
+        .unwrap();
+    let setup = "create table t(id int primary key, v text); insert into t select n, n from generate_series(1, 2000) n";
+    cluster.session.run(setup).await.unwrap();
+    cluster.prepare(&["public.t"]).await.unwrap();
+    cluster.mint().await.unwrap();
+    cluster.gateway_config = json!({"backup": {"minPutIntervalMs": 1}});
+    cluster.start_gateway().await.unwrap();
+    let ahead = cluster.add_follower().await.unwrap();
+    let behind = cluster.add_follower().await.unwrap();
+    for follower in [ahead, behind] {
+        cluster.must_be_equal(follower).await.unwrap();
+    }
+    // This one stays where it is.
+    cluster.follower(behind).unwrap().kill().await.unwrap();
+    let bulk = cluster.log_dir().unwrap().with_file_name("bulk");
+    // A start needs the end of the first copy yet: it stays, whatever images there are.
+    cluster.produce().await.unwrap();
+    age(&cluster.archive(), Duration::from_secs(2 * 3600));
+    prune(&cluster, &[]).await;
+    assert!(parts(&bulk) > 0);
+    for round in 1..=4 {
+        write_a_round(&mut cluster, round).await;
+    }
+    let before = segments(&cluster);
+    // Nothing goes within the hour.
+    let early = told(&prune(&cluster, &[]).await);
+    assert_eq!(early["segments"], 0, "{early}");
+    age(&cluster.archive(), Duration::from_secs(2 * 3600));
+    let dry = told(&prune(&cluster, &["--dry-run"]).await);
+    assert!(segments(&cluster) >= before, "nothing went");
+    let done = told(&prune(&cluster, &[]).await);
+    assert_eq!(
+        (&dry["images"], &dry["boundary"]),
+        (&done["images"], &done["boundary"])
+    );
+    assert_eq!(done["images"].as_array().unwrap().len(), 3, "{done}");
+    assert!(done["segments"].as_u64().unwrap() > 2, "{done}");
+    // By this pass or by one of the producer's.
+    assert_eq!(parts(&bulk), 0);
+    assert!(segments(&cluster) < before);
+    println!("{before} log objects, {} left; {done}", segments(&cluster));
+
+    everybody_goes_on(&mut cluster, ahead, behind).await;
 }
