@@ -4,13 +4,15 @@
 //! A marker table is published with the tables of a drill. Its newest row in a mirror says that everything committed
 //! before it must be there too, so that comparing needs no second try.
 
+mod store;
+
 use std::{
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use anyhow::{Context, Result, ensure};
-use rindle_archive::bucket_server::{BUCKET, BucketServer, KEYS, Manners};
+use rindle_archive::bucket_server::{BucketServer, Manners};
 use rusqlite::{Connection, OpenFlags};
 use serde_json::{Value, json};
 
@@ -130,53 +132,6 @@ impl Cluster {
     /// ERROR lines with these words belong to the drill; any other fails it when the value goes.
     pub fn announce(&mut self, words: &str) {
         self.announced.push(words.to_owned());
-    }
-
-    /// Where the archive's objects lie as files.
-    pub fn archive(&self) -> PathBuf {
-        match &self.bucket {
-            Some(bucket) => bucket.files(),
-            None => self.dir.join("archive"),
-        }
-    }
-
-    /// `backup` in a configuration.
-    fn backup(&self) -> Value {
-        match &self.bucket {
-            Some(bucket) => {
-                json!({"type": "s3", "bucket": BUCKET, "endpoint": bucket.endpoint()})
-            }
-            None => json!({"type": "filesystem", "path": self.archive()}),
-        }
-    }
-
-    /// The flags that say where the archive lies.
-    pub fn store(&self) -> Vec<String> {
-        let archive = self.archive().display().to_string();
-        let args: &[&str] = match &self.bucket {
-            Some(_) => &["--store", "s3"],
-            None => &["--store", "filesystem", "--path", &archive],
-        };
-        args.iter().map(|arg| (*arg).to_owned()).collect()
-    }
-
-    /// An environment, and in it who we are to the bucket.
-    fn env(&self, env: &[(String, String)]) -> Vec<(String, String)> {
-        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
-        let known = self.bucket.as_ref().map(|bucket| {
-            [
-                pair("AWS_ACCESS_KEY_ID", KEYS.0),
-                pair("AWS_SECRET_ACCESS_KEY", KEYS.1),
-                pair("AWS_BUCKET", BUCKET),
-                pair("AWS_ENDPOINT", &bucket.endpoint()),
-            ]
-        });
-        // What is given comes last, and counts.
-        known
-            .into_iter()
-            .flatten()
-            .chain(env.iter().cloned())
-            .collect()
     }
 
     /// The mirror file of a follower.
