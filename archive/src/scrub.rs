@@ -85,6 +85,7 @@ impl Archive {
             began: Instant::now(),
             found: Scrubbed::default(),
             epoch: Epoch(0),
+            only_fences: true,
             last: Seq(0),
             told,
         };
@@ -138,13 +139,12 @@ struct Scrub<'a> {
     found: Scrubbed,
     /// The highest that a log object has.
     epoch: Epoch,
+    /// No other log object was met yet.
+    only_fences: bool,
     /// Last frame of the last commit.
     last: Seq,
     told: &'a mut (dyn FnMut(&Scrubbed) + Send),
 }
-
-/// A hole this near to the start may be what retention trimmed.
-const FIRST_OBJECTS: u64 = 64;
 
 const MISSING: &str = "is missing although later objects exist";
 
@@ -308,7 +308,7 @@ impl Scrub<'_> {
         self.damaged(&key, what);
         let key = self.log.keys.boundary();
         // Fences stay for ever, so a trimmed log without its boundary begins with one.
-        let is_first = next.0 <= FIRST_OBJECTS && !self.log.objects.exists(&key).await?;
+        let is_first = self.only_fences && !self.log.objects.exists(&key).await?;
         if is_first {
             self.damaged(
                 &key,
@@ -364,6 +364,7 @@ impl Scrub<'_> {
     fn saw(&mut self, header: &SegmentHeader) {
         self.found.segments += 1;
         self.epoch = self.epoch.max(header.epoch);
+        self.only_fences &= header.fence;
         if let Some(commit) = &header.last_commit {
             self.last = self.last.max(commit.position.seq);
         }
