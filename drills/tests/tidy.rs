@@ -55,7 +55,8 @@ const MAY_NAME: [(&str, &[&str]); 8] = [
             "rindle-producer",
         ],
     ),
-    ("rindle-drills", &[]),
+    // The server of buckets alone: see below.
+    ("rindle-drills", &["rindle-archive"]),
 ];
 
 fn root() -> PathBuf {
@@ -181,6 +182,30 @@ fn source_files() -> Vec<PathBuf> {
         }
     }
     files
+}
+
+/// What a drill compares with shares nothing with the programs.
+#[test]
+fn drills_take_nothing_of_ours_but_the_bucket_server() {
+    let mut seen = 0;
+    for path in source_files() {
+        if !path.starts_with(root().join("drills")) || path.ends_with("tidy.rs") {
+            continue;
+        }
+        let source = std::fs::read_to_string(&path).unwrap();
+        for line in source
+            .lines()
+            .filter(|line| line.contains("rindle_archive"))
+        {
+            seen += 1;
+            let path = path.display();
+            assert!(
+                line.contains("rindle_archive::bucket_server"),
+                "{path}: {line}"
+            );
+        }
+    }
+    assert!(seen > 0);
 }
 
 #[test]
