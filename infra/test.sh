@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Sets the machine up and runs every test: format, lints, unit tests, the drills on real servers. Ends with the test
 # runner's own summary. An ignored test, a layer far over its budget or a layer that ran no test fails the run. On two quiet
-# cores the whole takes about half an hour from nothing, and a third of that once it was built.
+# cores the whole takes about an hour from nothing, and half of that once it was built.
 #
 #   RINDLE_PG_VERSIONS="15 17"   servers for the drills; the first runs all of them, each other one those named below
 #   RINDLE_KILLS=50              more kills a program than CI's 10
