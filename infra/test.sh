@@ -48,12 +48,12 @@ layer lints 900 cargo lint
 layer build 1200 cargo build --workspace --bins --locked
 layer "README's first command" 180 infra/demo.sh --check
 layer "build of tests" 900 cargo test --workspace --locked --no-run
-tests "unit tests" 300 cargo test --workspace --exclude rindle-drills --locked
-# The same archive in the bucket of a real server. The program that was just built: to choose the crate alone would choose other
-# features, and build anew.
-unit=$(cargo test --workspace --exclude rindle-drills --locked --no-run 2>&1 |
+# Always the whole workspace, and then which targets: another choice of crates has other features, and is built anew.
+tests "unit tests" 300 cargo test --workspace --locked --lib --bins --test main
+# The same archive in the bucket of a real server: the program that was just built.
+archive=$(cargo test --workspace --locked --lib --no-run 2>&1 |
   sed -n 's/.*Executable unittests .*(\(.*rindle_archive-[^)]*\)).*/\1/p')
-tests "the archive in a bucket" 240 env RINDLE_TEST_STORE=bucket "$unit"
+tests "the archive in a bucket" 240 env RINDLE_TEST_STORE=bucket "$archive"
 for version in $RINDLE_PG_VERSIONS; do
   export RINDLE_PG_VERSION=$version
   [ "$version" = "${RINDLE_PG_VERSIONS%% *}" ] && continue
@@ -62,7 +62,7 @@ for version in $RINDLE_PG_VERSIONS; do
   if [ "$version" = 18 ] || [ -n "${RINDLE_FULL:-}" ]; then
     core+=(schema::every_migration_is_followed refusals::each degraded::b7_triggers)
   fi
-  tests "drills on Postgres $version" 450 cargo test -p rindle-drills --locked --test main -- \
+  tests "drills on Postgres $version" 450 cargo test --workspace --locked --test drills -- \
     --test-threads 3 "${core[@]}"
 done
 # The full drills come last: their summary is the last line that is printed. Most of them wait more than they work, so
@@ -71,7 +71,8 @@ export RINDLE_PG_VERSION=${RINDLE_PG_VERSIONS%% *}
 full=1500
 [ -n "${RINDLE_FULL:-}" ] && full=3600
 [ "${RINDLE_KILLS:-10}" -gt 10 ] && full=3600
-tests "drills on Postgres $RINDLE_PG_VERSION" "$full" cargo test -p rindle-drills --locked -- --test-threads 3
+tests "drills on Postgres $RINDLE_PG_VERSION" "$full" cargo test --workspace --locked \
+  --test backfill --test fanout --test drills -- --test-threads 3
 printf '\n%s\n' "${took[@]}"
 printf 'whole run: %s s\n' "$SECONDS"
 grep -E '^test result: ok\. [1-9]' "$logs/out" | tail -n 1

@@ -1,6 +1,8 @@
 //! Whether the images are made, and new enough that followers find a start near the head. The verdict is pure; what it needs is
 //! read beside it.
 
+use std::time::Duration;
+
 use rindle_proto::ids::{EndLsn, Generation, SegmentNo};
 use serde::{Deserialize, Serialize};
 
@@ -19,6 +21,9 @@ const CADENCE_SECONDS: u64 = 3600;
 
 /// The newest proved image is not older than that.
 const OLDEST_SECONDS: u64 = 24 * 3600;
+
+/// Whoever asks in trouble does not wait for millions of names.
+pub const WEIGHED_WITHIN: Duration = Duration::from_secs(5);
 
 /// Content of `producer.json`: the last run that came to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,8 +47,8 @@ pub struct Images {
     pub proved_at_ms: Option<i64>,
     /// It shows the log's last commit: there is nothing newer to make an image of.
     pub is_newest: bool,
-    /// Length of the log after it, bytes.
-    pub log_after_bytes: u64,
+    /// Length of the log after it, bytes; none where that is not known.
+    pub log_after_bytes: Option<u64>,
     /// Longest log that a follower is sent where a newer image could be.
     pub catch_up_max_bytes: u64,
 }
@@ -112,13 +117,14 @@ impl Images {
             format!("no image was proved since the generation was minted {age} s ago")
         } else if age > OLDEST_SECONDS {
             format!("the newest proved image is {age} s old")
-        } else if self.log_after_bytes > self.catch_up_max_bytes {
-            format!(
-                "the log behind the newest proved image is {} bytes long, archiveCatchUpMaxBytes is {}",
-                self.log_after_bytes, self.catch_up_max_bytes
-            )
         } else {
-            return None;
+            let long = self
+                .log_after_bytes
+                .filter(|bytes| *bytes > self.catch_up_max_bytes)?;
+            format!(
+                "the log behind the newest proved image is {long} bytes long, archiveCatchUpMaxBytes is {}",
+                self.catch_up_max_bytes
+            )
         };
         Some(Stale::SnapshotStale { why })
     }
@@ -179,7 +185,8 @@ impl Archive {
         })
     }
 
-    /// Length of the log objects behind `after`, as they are stored.
+    /// Length of the log objects behind `after`, as they are stored; none when there are too many to be listed in
+    /// [`WEIGHED_WITHIN`].
     ///
     /// # Errors
     /// Of the store.
@@ -187,10 +194,14 @@ impl Archive {
         &self,
         generation: Generation,
         after: SegmentNo,
-    ) -> Result<u64, ArchiveError> {
+    ) -> Result<Option<u64>, ArchiveError> {
         let log = self.keys.generation(generation).log();
         let after = segment_name(after);
-        Ok(self.objects.0.weigh(&log, Some(&after)).await?)
+        let weighed = self.objects.0.weigh(&log, Some(&after));
+        match tokio::time::timeout(WEIGHED_WITHIN, weighed).await {
+            Ok(bytes) => Ok(Some(bytes?)),
+            Err(_elapsed) => Ok(None),
+        }
     }
 }
 
@@ -209,7 +220,7 @@ mod tests {
             }),
             proved_at_ms: Some(100 * HOUR as i64 * 1000),
             is_newest: false,
-            log_after_bytes: 10,
+            log_after_bytes: Some(10),
             catch_up_max_bytes: 10,
         }
     }
@@ -259,7 +270,7 @@ mod tests {
         assert_eq!(name(running(proved, late), late), Some("SnapshotStale"));
         assert_eq!(name(running(None, 0), 0), Some("SnapshotStale"));
         let far = Images {
-            log_after_bytes: 11,
+            log_after_bytes: Some(11),
             ..fresh()
         };
         assert_eq!(name(far, 0), Some("SnapshotStale"));

@@ -1,7 +1,7 @@
 //! Creating an object for good: the one place that resolves a create whose answer is not clean (rule 12).
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use rindle_proto::ids::Digest;
@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 
-use crate::error::ArchiveError;
+use crate::error::{ArchiveError, Kind};
 use crate::layout::Key;
 use crate::store::{Create, Problem, Store, StoreError};
 
@@ -57,6 +57,16 @@ impl Objects {
                 None,
             )),
         }
+    }
+
+    /// As [`Objects::create`], tried so often that a hiccup costs nothing.
+    pub(crate) async fn put(
+        &self,
+        key: &Key,
+        bytes: &Bytes,
+        limit: u64,
+    ) -> Result<Stands, StoreError> {
+        patiently(|| self.create(key, bytes, limit)).await
     }
 
     /// Reads a record.
@@ -117,6 +127,26 @@ pub(crate) fn to_json(record: &impl Serialize) -> Bytes {
     let mut bytes = sealed.expect("records have string keys only");
     bytes.push(b'\n');
     bytes.into()
+}
+
+/// Attempts at something that may be done twice, and the wait after the first; four times as long after each further one.
+const ATTEMPTS: u32 = 4;
+const FIRST_WAIT: Duration = Duration::from_millis(if cfg!(test) { 1 } else { 100 });
+
+/// Tries again what may pass by itself.
+pub(crate) async fn patiently<T, F>(mut attempt: impl FnMut() -> F) -> Result<T, StoreError>
+where
+    F: Future<Output = Result<T, StoreError>>,
+{
+    let mut wait = FIRST_WAIT;
+    for _ in 1..ATTEMPTS {
+        match attempt().await {
+            Err(error) if error.kind() == Kind::Retry => tokio::time::sleep(wait).await,
+            done => return done,
+        }
+        wait *= 4;
+    }
+    attempt().await
 }
 
 /// Milliseconds since 1970: told to people, decides nothing (I7).

@@ -16,7 +16,7 @@ use ulid::Ulid;
 use crate::archive::Archive;
 use crate::boundary::{self, Boundary, Pin, millis};
 use crate::bulk::parts_of;
-use crate::error::{ArchiveError, Kind};
+use crate::error::ArchiveError;
 use crate::image::{ImageError, Images};
 use crate::layout::Key;
 use crate::log::Log;
@@ -30,9 +30,6 @@ use plan::{Aged, Plan, plan};
 /// Log objects that go at once, and how many before it is noted how far that is.
 const AT_ONCE: usize = 16;
 const NOTED_EVERY: u64 = 1024;
-
-/// Attempts at the object that tells the time: a hiccup ends no pass.
-const TRIES: u32 = 4;
 
 /// Beliefs that stay for a start.
 const STARTS: usize = 2;
@@ -88,16 +85,11 @@ impl Objects {
     /// The store's own time: that of an object which is written for it.
     pub(crate) async fn now(&self, clock: &Key) -> Result<SystemTime, StoreError> {
         let now = bytes::Bytes::from_static(b"now");
-        let mut tries = 1;
-        while let Err(error) = self.0.create(clock, now.clone()).await {
-            if error.kind() != Kind::Retry || tries == TRIES {
-                return Err(error);
-            }
-            tokio::time::sleep(Duration::from_millis(50) * tries).await;
-            tries += 1;
-        }
+        self.put(clock, &now, now.len() as u64).await?;
         let written = self.0.modified(clock).await?;
-        self.0.delete(clock).await?;
+        if let Err(error) = self.0.delete(clock).await {
+            tracing::warn!(error = %error, "an object that told the time is left; the next pass of retention takes it away");
+        }
         written.ok_or_else(|| StoreError::new("read", clock, Problem::Unavailable, None))
     }
 }
@@ -431,10 +423,11 @@ impl Pass {
             for key in &slices {
                 newest = newest.max(self.modified(key).await?);
             }
-            let is_old = |last: SystemTime| {
-                now.duration_since(last)
-                    .is_ok_and(|age| age >= ORPHANED_AFTER)
-            };
+            if slices.is_empty() {
+                // A proof that came after the image went.
+                self.objects.0.delete(&self.images.mark_key(&id)).await?;
+                continue;
+            }
             // Looked at again: it may have been published just now.
             if !newest.is_some_and(is_old)
                 || self.objects.exists(&self.images.manifest_key(&id)).await?

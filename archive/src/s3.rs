@@ -305,7 +305,7 @@ impl Inner {
 
 /// What may be asked twice is asked again when a first answer was a quick no: a hiccup is no outage, and who waited long
 /// for one goes back to his caller.
-async fn patiently<T, F>(mut ask: impl FnMut() -> F) -> Result<T, StoreError>
+async fn again_if_quick<T, F>(mut ask: impl FnMut() -> F) -> Result<T, StoreError>
 where
     F: Future<Output = Result<T, StoreError>>,
 {
@@ -362,7 +362,7 @@ impl Store for S3Store {
     fn get(&self, key: &Key, limit: u64) -> StoreFuture<'_, Option<Bytes>> {
         let key = key.clone();
         Box::pin(async move {
-            let found = patiently(|| self.0.read(&key, None, limit)).await?;
+            let found = again_if_quick(|| self.0.read(&key, None, limit)).await?;
             Ok(found.map(|found| found.bytes))
         })
     }
@@ -372,7 +372,7 @@ impl Store for S3Store {
         Box::pin(async move {
             let len = len as u64;
             let range = Some(GetRange::Bounded(0..len));
-            let found = patiently(|| self.0.read(&key, range.clone(), len)).await?;
+            let found = again_if_quick(|| self.0.read(&key, range.clone(), len)).await?;
             Ok(found.map(|found| found.bytes))
         })
     }
@@ -380,7 +380,7 @@ impl Store for S3Store {
     fn list(&self, directory: &Key, after: Option<&str>) -> StoreFuture<'_, Vec<String>> {
         let (directory, after) = (directory.clone(), after.map(str::to_owned));
         Box::pin(async move {
-            let names = patiently(|| self.0.names(&directory, after.as_deref())).await?;
+            let names = again_if_quick(|| self.0.names(&directory, after.as_deref())).await?;
             Ok(names.into_iter().map(|(name, _)| name).collect())
         })
     }
@@ -388,14 +388,14 @@ impl Store for S3Store {
     fn weigh(&self, directory: &Key, after: Option<&str>) -> StoreFuture<'_, u64> {
         let (directory, after) = (directory.clone(), after.map(str::to_owned));
         Box::pin(async move {
-            let names = patiently(|| self.0.names(&directory, after.as_deref())).await?;
+            let names = again_if_quick(|| self.0.names(&directory, after.as_deref())).await?;
             Ok(names.iter().map(|(_, bytes)| bytes).sum())
         })
     }
 
     fn get_versioned(&self, key: &Key, limit: u64) -> StoreFuture<'_, Option<Versioned>> {
         let key = key.clone();
-        Box::pin(async move { patiently(|| self.0.read(&key, None, limit)).await })
+        Box::pin(async move { again_if_quick(|| self.0.read(&key, None, limit)).await })
     }
 
     fn compare_and_set(
@@ -416,13 +416,13 @@ impl Store for S3Store {
         let key = key.clone();
         Box::pin(async move {
             let start = Some(GetRange::Bounded(0..1));
-            let found = patiently(|| self.0.ask(&key, start.clone())).await?;
+            let found = again_if_quick(|| self.0.ask(&key, start.clone())).await?;
             Ok(found.map(|found| found.meta.last_modified.into()))
         })
     }
 
     fn delete(&self, key: &Key) -> StoreFuture<'_, ()> {
         let key = key.clone();
-        Box::pin(async move { patiently(|| self.0.delete(&key)).await })
+        Box::pin(async move { again_if_quick(|| self.0.delete(&key)).await })
     }
 }

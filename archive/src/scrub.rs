@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::archive::Archive;
 use crate::bulk::{BulkError, parts_of};
-use crate::error::{ArchiveError, Kind};
+use crate::error::{ArchiveError, Kind, chain};
 use crate::image::{ImageError, ImageInfo, Images};
 use crate::layout::{Key, number_of};
 use crate::log::Log;
@@ -90,7 +90,7 @@ impl Archive {
             told,
         };
         if let Err(error) = scrub.all(self, generation).await {
-            scrub.found.stopped = Some(words(&error));
+            scrub.found.stopped = Some(chain(&error));
         }
         scrub.found
     }
@@ -125,7 +125,7 @@ impl Archive {
             }
             Err(error) => match error.store() {
                 Ok(store) => return Err(store.into()),
-                Err(error) => words(&error),
+                Err(error) => chain(&error),
             },
         };
         Ok(Some(Damage { key, what }))
@@ -159,7 +159,7 @@ enum Before {
 }
 
 /// Any error that is about an object and not about the way to it.
-trait About: std::error::Error + Sized {
+trait About: std::error::Error + Sized + 'static {
     fn store(self) -> Result<StoreError, Self>;
 }
 
@@ -197,12 +197,6 @@ impl About for BulkError {
             other => Err(other),
         }
     }
-}
-
-fn words(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(Some(error), |it| it.source());
-    let words: Vec<String> = causes.map(ToString::to_string).collect();
-    words.join(": ")
 }
 
 impl Scrub<'_> {
@@ -250,14 +244,14 @@ impl Scrub<'_> {
                 Ok(away) if attempt == ATTEMPTS => break away,
                 Ok(_away) => tokio::time::sleep(PAUSE * attempt).await,
                 Err(error) => {
-                    self.damaged(key, words(&error));
+                    self.damaged(key, chain(&error));
                     return Ok(None);
                 }
             }
             attempt += 1;
         };
         match self.log.exists().await {
-            Ok(true) => self.damaged(key, format!("cannot be read: {}", words(&away))),
+            Ok(true) => self.damaged(key, format!("cannot be read: {}", chain(&away))),
             Ok(false) | Err(_) => return Err(away),
         }
         Ok(None)

@@ -15,21 +15,16 @@ use ulid::Ulid;
 
 use super::manifest::{Manifest, Part};
 use super::{ImageBase, ImageError, ImageInfo, Images, SLICE_BYTES};
-use crate::error::Kind;
 use crate::fs::TempFile;
 use crate::layout::{Key, image_id};
-use crate::objects::{MAX_RECORD_BYTES, Objects, Stands, busy, now_ms, to_json};
+use crate::objects::{MAX_RECORD_BYTES, Objects, Stands, busy, now_ms, patiently, to_json};
 use crate::segment::MAX_BODY_BYTES;
 use crate::{buffer, compress};
 
 /// Slices that move at once: bounds memory to this many times a slice, twice.
 const AT_ONCE: u32 = 3;
 
-/// Attempts at one slice, so that a hiccup does not throw a large image away.
-const ATTEMPTS: u32 = 4;
-
-/// Wait after the first attempt; four times as long after each further one.
-const FIRST_WAIT: Duration = Duration::from_millis(if cfg!(test) { 1 } else { 100 });
+const OTHERS: &str = "was written by somebody else";
 
 /// A reservation is made again while a restore goes on.
 const RENEWED_EVERY: Duration = Duration::from_secs(3600);
@@ -81,8 +76,10 @@ impl Images {
         parts.sort_by_key(|part| part.number);
         let manifest = Manifest::new(self.generation, base, parts, now_ms());
         let (key, bytes) = (keys.manifest(), to_json(&manifest));
-        put(&self.objects, &key, &bytes, MAX_RECORD_BYTES).await?;
-        Ok(manifest.info(&id, false))
+        match self.objects.put(&key, &bytes, MAX_RECORD_BYTES).await? {
+            Stands::Mine => Ok(manifest.info(&id, false)),
+            Stands::Other(_) => Err(damaged(&key, OTHERS)),
+        }
     }
 
     /// As [`Images::fetch`], for a reader that goes on in the log behind it: retention leaves both alone meanwhile. Whoever
@@ -267,33 +264,14 @@ async fn put_part(
         }
     };
     let stored_bytes = object.len() as u64;
-    put(&objects, &key, &object, MAX_BODY_BYTES).await?;
-    Ok(Part {
-        number,
-        bytes: len,
-        stored_bytes,
-        sha256,
-    })
-}
-
-/// Creates one of an image's objects, and tries so often that a hiccup costs nothing.
-pub(super) async fn put(
-    objects: &Objects,
-    key: &Key,
-    bytes: &Bytes,
-    limit: u64,
-) -> Result<(), ImageError> {
-    let mut attempt = 1;
-    loop {
-        match objects.create(key, bytes, limit).await {
-            Ok(Stands::Mine) => return Ok(()),
-            Ok(Stands::Other(_)) => return Err(damaged(key, "was written by somebody else")),
-            Err(error) if error.kind() != Kind::Retry || attempt == ATTEMPTS => {
-                return Err(error.into());
-            }
-            Err(_again) => {}
-        }
-        back_off(&mut attempt).await;
+    match objects.put(&key, &object, MAX_BODY_BYTES).await? {
+        Stands::Mine => Ok(Part {
+            number,
+            bytes: len,
+            stored_bytes,
+            sha256,
+        }),
+        Stands::Other(_) => Err(damaged(&key, OTHERS)),
     }
 }
 
@@ -312,17 +290,9 @@ async fn get_part(
     temporary: Arc<TempFile>,
     part: Part,
 ) -> Result<Option<u64>, ImageError> {
-    let mut attempt = 1;
-    let object = loop {
-        match objects.0.get(key, part.stored_bytes).await {
-            Ok(Some(object)) => break object,
-            Ok(None) => return Ok(None),
-            Err(error) if error.kind() != Kind::Retry || attempt == ATTEMPTS => {
-                return Err(error.into());
-            }
-            Err(_again) => {}
-        }
-        back_off(&mut attempt).await;
+    let read = || objects.0.get(key, part.stored_bytes);
+    let Some(object) = patiently(read).await? else {
+        return Ok(None);
     };
     let key = key.clone();
     busy(move || unpack(&key, &object, &temporary, &part).map(Some)).await
@@ -348,11 +318,6 @@ fn slice_of(key: &Key, object: &[u8], part: &Part) -> Result<Bytes, ImageError> 
         return Err(damaged(key, "has another digest than its manifest says"));
     }
     Ok(slice)
-}
-
-async fn back_off(attempt: &mut u32) {
-    tokio::time::sleep(FIRST_WAIT * 4u32.pow(*attempt - 1)).await;
-    *attempt += 1;
 }
 
 fn damaged(key: &Key, what: &'static str) -> ImageError {

@@ -8,7 +8,7 @@ use rindle_proto::ids::{SegmentNo, Seq};
 use super::Log;
 use crate::layout::{number_of, segment_name};
 use crate::reader::ReadError;
-use crate::store::{Problem, StoreError};
+use crate::store::StoreError;
 
 /// No log is longer.
 const FARTHEST: u64 = 1 << 48;
@@ -34,7 +34,13 @@ impl Log {
             // A proxy may answer that everything is there.
             if step > FARTHEST {
                 let key = self.keys.segment(SegmentNo(probe));
-                return Err(StoreError::new("believe", &key, Problem::Unavailable, None));
+                let what = "whatever is asked for seems to be there: look what answers in the store's place";
+                let source = std::io::Error::other(what);
+                return Err(StoreError::io(
+                    "look for the end of the log at",
+                    &key,
+                    source,
+                ));
             }
             step *= 2;
         };

@@ -10,6 +10,7 @@ use std::time::Duration;
 use aws_sdk_s3::error::{ProvideErrorMetadata, SdkError};
 
 use super::identity::NoIdentity;
+use crate::error::chain;
 use crate::store::Problem;
 
 /// What a caller may conclude.
@@ -141,19 +142,6 @@ where
             source: source_of(&error, text),
         }
     }
-}
-
-fn chain(error: &(dyn Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(error) = next {
-        let cause = error.to_string();
-        if !text.contains(&cause) {
-            text = format!("{text}: {cause}");
-        }
-        next = error.source();
-    }
-    text
 }
 
 fn between<'a>(text: &'a str, before: &str, after: &str) -> Option<&'a str> {

@@ -17,6 +17,7 @@ use object_store::aws::AwsCredential;
 use tokio::sync::watch;
 
 use super::S3Settings;
+use crate::error::chain;
 
 /// Servers that give credentials may be slow; one that does not answer at all is told.
 const WITHIN: Duration = Duration::from_secs(30);
@@ -149,13 +150,6 @@ impl Inner {
                 chain.build().await.provide_credentials().await
             }
         }
-    }
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    match error.source() {
-        Some(source) => format!("{error}: {}", chain(source)),
-        None => error.to_string(),
     }
 }
 

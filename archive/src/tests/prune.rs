@@ -373,4 +373,10 @@ async fn what_nobody_lists_goes() {
     assert_eq!(kept.prune().await.orphans, 0);
     kept.age(HOUR);
     assert_eq!(kept.prune().await.orphans, 1);
+    // Somebody else's proof comes after that.
+    kept.images().mark_verified(&image).await.unwrap();
+    let mark = kept.env.path(&kept.env.keys().image(&image.id).verified());
+    assert!(mark.exists());
+    kept.prune().await;
+    assert!(!mark.exists());
 }

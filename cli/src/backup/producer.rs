@@ -93,7 +93,7 @@ async fn once(job: &Job, due: &Due, stop: &CancellationToken) -> anyhow::Result<
         }
         let every = due.every.map(|every| every.as_secs());
         if let Err(error) = job.archive.note_run(made.generation, every).await {
-            tracing::warn!(error = %error, "the run is not noted, and may be taken for one that did not come");
+            tracing::warn!(error = %error, "the run is not noted, so status may tell ProducerSilent: look at the error, and whether the producer may write");
         }
         let pruned = prune::one(&job.archive, made.generation, due.keep, false);
         let (said, pruned, ok) = tokio::select! {
